@@ -1,0 +1,210 @@
+"""Exercise: the log-probability of each token that was drawn."""
+
+import math
+
+import numpy as np
+
+import rltokens
+from rltokens.checking import Raised, Wrong, draw_batch, same
+
+TITLE = "The log-probability of each drawn token"
+DIFFICULTY = "medium"
+MINUTES = 15
+POINTS = 3
+
+STATEMENT = """
+For every real token of every response, read off the log-probability that the policy gave to the token it
+drew. At padding the answer is 0, whatever stands there: padded logits may hold NaN, and padded ids may be
+no ids at all. These numbers are the currency of all that follows; ratios, penalties and losses are
+differences and sums of them.
+"""
+
+HINTS = [
+    "`np.take_along_axis` picks one entry of each row; it wants the ids with an axis of length 1 at the end.",
+    "Multiplying by the mask does not remove NaN, since `0 * nan` is NaN. `np.where(mask == 1, x, 0)` does.",
+    "Put harmless values at padded positions *before* you compute (logits 0, id 0), and 0 afterwards.",
+]
+
+
+def reads_off_the_drawn_token(token_logprobs, rng):
+    steps = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]])
+    same(
+        token_logprobs(np.log(steps), np.array([[1, 1, 0]]), np.ones((1, 3), dtype=int)),
+        np.log([[0.25, 0.8, 0.2]]),
+        "tokens 1, 1, 0 had probabilities 0.25, 0.8, 0.2: entry t is the logarithm for token t under row t",
+    )
+
+
+def is_zero_at_padding(token_logprobs, rng):
+    logits = np.log(np.full((2, 3, 4), 0.25))
+    mask = np.array([[1, 1, 1], [1, 0, 0]])
+    same(
+        token_logprobs(logits, np.zeros((2, 3), dtype=int), mask),
+        math.log(0.25) * mask,
+        "four equal chances give log(1/4) at a real token and exactly 0 where mask is 0",
+    )
+
+
+def normalizes_the_logits(token_logprobs, rng):
+    same(
+        token_logprobs(np.array([[[3.0, 3.0], [0.0, math.log(3)]]]), np.array([[0, 1]]), np.array([[1, 1]])),
+        [[math.log(1 / 2), math.log(3 / 4)]],
+        "logits (3, 3) are two equal chances: a logit is no log-probability until log_softmax made it one",
+    )
+
+
+def padding_is_inert(token_logprobs, rng):
+    logits, tokens, mask = draw_batch(rng)
+    real = mask == 1
+    expected = rltokens.token_logprobs(logits, tokens, mask)
+    for junk in (np.nan, np.inf, -np.inf):
+        same(
+            token_logprobs(np.where(real[..., None], logits, junk), tokens, mask),
+            expected,
+            f"{junk} in padded logits changed the result: choose by mask before the arithmetic, "
+            "since 0 * nan is nan",
+        )
+
+
+def padded_ids_are_not_looked_up(token_logprobs, rng):
+    logits, tokens, mask = draw_batch(rng)
+    expected = rltokens.token_logprobs(logits, tokens, mask)
+    for junk in (99, -1, -100):
+        message = f"a padded id of {junk} is no token: put a harmless id there before you look anything up"
+        try:
+            got = token_logprobs(logits, np.where(mask == 1, tokens, junk), mask)
+        except Raised as error:
+            if error.kind == "IndexError":
+                raise Wrong(message, str(error)) from None
+            raise
+        same(got, expected, message)
+
+
+def a_forbidden_token_has_minus_inf(token_logprobs, rng):
+    same(
+        token_logprobs(np.array([[[0.0, -np.inf], [0.0, 0.0]]]), np.array([[1, 1]]), np.array([[1, 1]])),
+        [[-np.inf, math.log(1 / 2)]],
+        "a drawn token of probability 0 has log-probability -inf: neither clipped nor NaN",
+    )
+
+
+def skips_holes(token_logprobs, rng):
+    logits, tokens, _ = draw_batch(rng, rows=2, empty_row=False)
+    mask = np.ones(tokens.shape, dtype=bool)
+    mask[0, 1] = mask[1, 0] = False  # a tool's output inside a response, and one at its start
+    same(
+        token_logprobs(logits, tokens, mask),
+        rltokens.token_logprobs(logits, tokens, mask),
+        "a mask may have holes and may be boolean: decide at each position, not by the row's length",
+    )
+
+
+def agrees_on_any_batch(token_logprobs, rng):
+    for rows in (1, 3, 6):
+        logits, tokens, mask = draw_batch(rng, rows=rows)
+        same(
+            token_logprobs(logits, tokens, mask),
+            rltokens.token_logprobs(logits, tokens, mask),
+            f"a random ragged batch of {rows} rows comes out wrong",
+        )
+
+
+VISIBLE = [reads_off_the_drawn_token, is_zero_at_padding, normalizes_the_logits]
+HIDDEN = [
+    padding_is_inert,
+    padded_ids_are_not_looked_up,
+    a_forbidden_token_has_minus_inf,
+    skips_holes,
+    agrees_on_any_batch,
+]
+
+
+def gathered(values, tokens):
+    return np.take_along_axis(values, np.asarray(tokens)[..., None], axis=-1)[..., 0]
+
+
+def mask_ignored(logits, tokens, mask):
+    return rltokens.token_logprobs(logits, tokens, np.ones_like(mask))
+
+
+def probabilities(logits, tokens, mask):
+    return np.where(mask == 1, np.exp(rltokens.token_logprobs(logits, tokens, mask)), 0)
+
+
+def takes_the_most_likely(logits, tokens, mask):
+    return np.where(mask == 1, rltokens.log_softmax(logits).max(axis=-1), 0)
+
+
+def shifted_by_one(logits, tokens, mask):
+    return rltokens.token_logprobs(np.roll(logits, -1, axis=1), tokens, mask)
+
+
+def no_log_softmax(logits, tokens, mask):
+    real = mask == 1
+    return np.where(real, gathered(logits, np.where(real, tokens, 0)), 0.0)
+
+
+def multiplies_by_the_mask(logits, tokens, mask):
+    with np.errstate(invalid="ignore"):
+        return gathered(rltokens.log_softmax(logits), np.where(mask == 1, tokens, 0)) * mask
+
+
+def looks_up_padded_ids(logits, tokens, mask):
+    logits = np.where((mask == 1)[..., None], logits, 0.0)
+    return np.where(mask == 1, gathered(rltokens.log_softmax(logits), tokens), 0.0)
+
+
+def clips_the_probability(logits, tokens, mask):
+    return np.maximum(rltokens.token_logprobs(logits, tokens, mask), math.log(1e-8))
+
+
+def prefix_of_the_row(logits, tokens, mask):
+    lengths = np.asarray(mask).sum(axis=1, keepdims=True)
+    return rltokens.token_logprobs(logits, tokens, np.arange(mask.shape[1]) < lengths)
+
+
+def inverted_mask(logits, tokens, mask):
+    return rltokens.token_logprobs(logits, tokens, 1 - np.asarray(mask, dtype=int))
+
+
+WRONG = {
+    mask_ignored: is_zero_at_padding,
+    inverted_mask: is_zero_at_padding,
+    probabilities: reads_off_the_drawn_token,
+    takes_the_most_likely: reads_off_the_drawn_token,
+    shifted_by_one: reads_off_the_drawn_token,
+    no_log_softmax: normalizes_the_logits,
+    multiplies_by_the_mask: padding_is_inert,
+    looks_up_padded_ids: padded_ids_are_not_looked_up,
+    clips_the_probability: a_forbidden_token_has_minus_inf,
+    prefix_of_the_row: skips_holes,
+}
+
+
+def loop_over_tokens(logits, tokens, mask):
+    rows = []
+    for row_logits, row_tokens, row_mask in zip(logits, tokens, mask, strict=True):
+        row = []
+        for z, token, real in zip(row_logits, row_tokens, row_mask, strict=True):
+            row.append(float(rltokens.log_softmax(z)[token]) if real else 0)
+        rows.append(row)
+    return rows
+
+
+def picks_the_real_ones(logits, tokens, mask):
+    result = np.zeros(tokens.shape, dtype=np.float32)
+    b, t = np.nonzero(mask)
+    result[b, t] = rltokens.log_softmax(logits[b, t])[np.arange(len(b)), tokens[b, t].astype(int)]
+    return result
+
+
+def through_torch(logits, tokens, mask):
+    import torch
+
+    real = torch.as_tensor(np.asarray(mask) == 1)
+    z = torch.where(real[..., None], torch.as_tensor(logits), 0.0)
+    ids = torch.where(real, torch.as_tensor(tokens), 0)
+    return torch.log_softmax(z, dim=-1).gather(-1, ids[..., None])[..., 0].where(real, 0.0)
+
+
+RIGHT = [loop_over_tokens, picks_the_real_ones, through_torch]
