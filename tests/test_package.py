@@ -1,0 +1,73 @@
+"""The package as a whole: what importing it costs, its examples, and the files that pin it."""
+
+import doctest
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import yaml
+from conftest import ROOT
+
+import rltokens
+
+MODULES = sorted(p.stem for p in (ROOT / "src" / "rltokens").glob("*.py") if p.stem != "__init__")
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, rltokens; print([m for m in ('numpy', 'torch', 'matplotlib') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in rltokens.__all__:
+        assert getattr(rltokens, name).__doc__, f"{name} has no docstring"
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        rltokens.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_in_the_docstrings(module):
+    result = doctest.testmod(import_module(f"rltokens.{module}"))
+    assert result.failed == 0
+    if module in ("logprobs", "mdp", "toy"):
+        assert result.attempted > 0
+
+
+def test_versions_are_pinned_once():
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pins = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    assert all("==" in line for line in pins)
+    assert not re.search(r"https?://|nvidia|cuda", "\n".join(pins))
+    for other in ("pyproject.toml", "environment.yml", "Makefile"):
+        text = (ROOT / other).read_text(encoding="utf-8")
+        assert not re.search(r"[a-z]==\d", text), (
+            f"{other} pins a version: that belongs into requirements.lock"
+        )
+
+
+@pytest.mark.slow
+def test_the_pip_part_of_the_conda_environment_resolves(tmp_path):
+    """conda itself is not run: it hands these lines to pip as a requirements file beside environment.yml."""
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    (lines,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    requirements = ROOT / "build" / "conda-requirements.txt"
+    requirements.parent.mkdir(exist_ok=True)
+    # pip reads paths in the file as relative to the file, conda's stands in the project's folder.
+    text = "\n".join(lines).replace("requirements.lock", str(ROOT / "requirements.lock"))
+    requirements.write_text(text.replace("--editable .", f"--editable {ROOT}") + "\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--quiet",
+        "--retries",
+        "0",
+        "-r",
+        str(requirements),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
