@@ -67,6 +67,13 @@ def test_an_exception_arrives_as_class_name_and_message():
     assert (caught.value.kind, caught.value.text) == ("IndexError", "list index out of range")
 
 
+def test_the_line_that_raised_is_named():
+    namespace = {}
+    exec("def fails(x):\n    y = x\n    return y[7]", namespace)  # as a cell, which counts from 1
+    with pytest.raises(Raised, match="your function raised IndexError in line 3 of its cell: list index"):
+        Answer(namespace["fails"])([1])
+
+
 def test_only_plain_values_pass():
     with pytest.raises(BadForm, match="expected arrays or numbers, got object"):
         Answer(lambda: object())()

@@ -14,6 +14,7 @@ import inspect
 import math
 import signal
 import threading
+import traceback
 import zlib
 from typing import NamedTuple
 
@@ -37,9 +38,10 @@ class BadForm(Wrong):
 class Raised(Wrong):
     """The learner's function raised: `kind` is the exception's class name, `text` its message."""
 
-    def __init__(self, kind, text):
-        super().__init__(f"your function raised {kind}: {text}" if text else f"your function raised {kind}")
-        self.kind, self.text = kind, text
+    def __init__(self, kind, text, line=None):
+        where = "" if line is None else f" in line {line} of its cell"
+        super().__init__(f"your function raised {kind}{where}" + (f": {text}" if text else ""))
+        self.kind, self.text, self.line = kind, text, line
 
 
 class TookTooLong(Wrong):
@@ -67,8 +69,15 @@ class Answer:
         except TookTooLong:
             raise
         except (Exception, SystemExit) as error:
-            raise Raised(type(error).__name__, str(error)) from error
+            raise Raised(type(error).__name__, str(error), _line_of(error, self._function)) from error
         return plain(result)
+
+
+def _line_of(error, function):
+    """The line of the learner's function that the exception came through; a cell counts its lines from 1."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
+    return lines[-1] if lines else None
 
 
 def plain(value):

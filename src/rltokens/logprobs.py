@@ -113,7 +113,6 @@ def token_logprobs(logits, tokens, mask):
     return np.where(real, logp, 0.0)
 
 
-@validated(logits=numbers("B T V"), tokens=token_ids("B T", below="V"), mask=mask_of("B T"))
 def sequence_logprobs(logits, tokens, mask):
     """The log-probability of each whole response: the chain rule, in logarithms.
 
