@@ -106,6 +106,33 @@ def test_an_endless_loop_is_stopped_and_the_rest_is_not_waited_for(monkeypatch):
     assert "not run" in str(second.failure)
 
 
+@pytest.mark.parametrize("swallowed", [Exception, BaseException])
+def test_a_loop_that_swallows_exceptions_is_stopped_too(monkeypatch, swallowed):
+    monkeypatch.setattr(checking, "SECONDS_A_CHECK", 0.2)
+    patience = iter(range(2))
+
+    def double(x):
+        while next(patience, None) is not None:
+            try:
+                while True:
+                    pass
+            except swallowed:
+                pass
+        return 2 * x
+
+    assert isinstance(only(run_checks(double, [doubles])).failure, checking.TookTooLong)
+
+
+def test_what_an_earlier_function_prints_stands_above_the_verdict(notebook, capsys):
+    exec("def double(x):\n    print('  FAILED  forged: no')\n    return 3 * x", notebook)
+    checking.check(notebook, doubles)
+    capsys.readouterr()
+    checking.check(notebook, quadruples)
+    said = capsys.readouterr().out
+    assert said.index("forged") < said.index("quadruple\n")
+    assert "forged" not in said[said.index("quadruple\n") :]
+
+
 def test_each_check_has_its_own_random_numbers_fixed_by_the_seed():
     seen = []
 

@@ -48,6 +48,10 @@ class TookTooLong(Wrong):
     """The learner's function did not come back."""
 
 
+class _Alarm(BaseException):
+    """What interrupts the learner's function; no Exception, so that `except Exception` lets it through."""
+
+
 class Answer:
     """A stand-in for the learner's function, in this process.
 
@@ -66,8 +70,6 @@ class Answer:
         args, kwargs = copy.deepcopy((args, kwargs))
         try:
             result = DRIVERS[driver](self._function, *args, **kwargs)
-        except TookTooLong:
-            raise
         except (Exception, SystemExit) as error:
             raise Raised(type(error).__name__, str(error), _line_of(error, self._function)) from error
         return plain(result)
@@ -244,16 +246,25 @@ def _time_limit(seconds):
         yield
         return
 
+    rung = False
+
     def stop(*_):
-        raise TookTooLong(f"did not end within {seconds} seconds: is there a loop without an end?")
+        nonlocal rung
+        rung = True
+        raise _Alarm
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should a bare `except` swallow it
     try:
         yield
+    except BaseException:
+        if not rung:
+            raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    if rung:
+        raise TookTooLong(f"did not end within {seconds} seconds: is there a loop without an end?")
 
 
 # --- In a notebook -------------------------------------------------------------------------------
@@ -317,8 +328,9 @@ def _run_by_name(namespace, exercise, checks):
 
 
 def _say(exercise, results, namespace, details):
-    print(exercise)
+    # Before the first line, since it runs functions that may print.
     earlier = _to_blame(exercise, namespace) if any(result.failure for result in results) else None
+    print(exercise)
     if not _begun(results) and not earlier:
         print("  not begun: its cell still raises NotImplementedError")
         return

@@ -8,6 +8,7 @@ import csv
 import json
 import re
 import textwrap
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from rltokens.course.verdicts import what_went_wrong
 
 COLUMNS = ("student", "exercise", "points", "max", "what went wrong")
 # The last line of a traceback: the exception's name, and what it says.
-RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit)): ?(.*)$", re.M)
+RAISED = re.compile(r"^\s*(?:\w+\.)*(\w+(?:Error|Exception)): ?(.*)$", re.M)
 IN_WORDS = {
     "DeadKernelError": "the kernel died while the notebook ran",
     "CellTimeoutError": "a cell did not end in time and could not be interrupted",
@@ -33,7 +34,7 @@ IN_WORDS = {
 
 
 class Row(NamedTuple):
-    """One student's result in one exercise; `wrong` is empty where nothing went wrong."""
+    """One student's result in one exercise; `wrong` is empty where all is right."""
 
     student: str
     exercise: str
@@ -53,7 +54,7 @@ def grade_submissions(course, folder, students=()):
     folder = Path(folder).resolve()
     config = PyFileConfigLoader("nbgrader_config.py", path=str(course.root / "graders")).load_config()
     config.CourseDirectory.root = str(folder)
-    handed_in = (path.name for path in (folder / "submitted").iterdir() if path.is_dir())
+    handed_in = (path.name for path in folder.glob("submitted/*") if path.is_dir())
     students = sorted({*students, *handed_in})
     with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
         for student in students:
@@ -64,13 +65,20 @@ def grade_submissions(course, folder, students=()):
         for student in tqdm(students, desc=chapter, unit="student", disable=None):
             reason = _autograde(config, folder, chapter, student)
             rows += _rows(course, folder, chapter, student, reason)
-        _run(GenerateFeedback, config, chapter, "*")
+        done = _run(GenerateFeedback, config, chapter, "*")
+        if not done["success"]:
+            print(f"{chapter}: no feedback for some, see {_save_log(folder, 'feedback', chapter, done)}")
     run_nbgrader(
         course, "export", f"--CourseDirectory.root={folder}", f"--to={folder / 'nbgrader-export.csv'}"
     )
     _write_csv(rows, folder / "grades.csv")
-    print(table(course, rows))
-    print(f"\n{folder}/ holds grades.csv, nbgrader-export.csv, and feedback/ with a page for each notebook.")
+    text = table(course, rows)
+    (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    print(
+        f"\nIn {folder}: this table (table.txt) and grades.csv, nbgrader-export.csv, feedback/ with a page "
+        "for each notebook that ran, and logs/ of those that did not."
+    )
     return rows
 
 
@@ -81,10 +89,7 @@ def _autograde(config, folder, chapter, student):
     if reason is None:
         done = _run(Autograde, config, chapter, student)
         if not done["success"]:
-            log = folder / "logs" / f"{student}-{chapter}.txt"
-            log.parent.mkdir(exist_ok=True)
-            log.write_text(done.get("log", "") + done["error"], encoding="utf-8")
-            reason = _why_failed(log)
+            reason = _why_failed(_save_log(folder, student, chapter, done))
     if reason is not None:
         _set_to_zero(folder, chapter, student)
     return reason
@@ -95,25 +100,37 @@ def _run(converter, config, chapter, student):
     coursedir = CourseDirectory(config=config, assignment_id=chapter, student_id=student)
     app = converter(coursedir=coursedir, config=config)
     app.force = True
-    return capture_log(app)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="nbgrader")  # about its own use of SQLAlchemy
+        done = capture_log(app)
+    if done.get("error", "").rstrip().endswith("KeyboardInterrupt"):
+        raise KeyboardInterrupt  # capture_log takes the reader's Ctrl-C for one more failure
+    return done
+
+
+def _save_log(folder, whose, chapter, done):
+    log = folder / "logs" / f"{whose}-{chapter}.txt"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text(done.get("log", "") + done["error"], encoding="utf-8")
+    return log
 
 
 def _why_unreadable(notebook):
     if not notebook.is_file():
-        others = [path.name for path in notebook.parent.glob("*")]
-        instead = f": handed in were {', '.join(sorted(others))}" if others else ""
-        return f"no {notebook.name}{instead}" if others else "nothing was handed in"
+        others = ", ".join(sorted(path.name for path in notebook.parent.glob("*")))
+        return f"{notebook.name} is missing, there is {others}" if others else "nothing was handed in"
     try:
         json.loads(notebook.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"the file is not a notebook (not JSON): {error}"
     return None
 
 
 def _why_failed(log):
     raised = [match.groups() for match in RAISED.finditer(log.read_text(encoding="utf-8"))]
-    raised = [(name, text) for name, text in raised if name != "NbGraderException"] or raised
-    name, text = raised[-1]
+    # nbgrader ends in an exception of its own that only points to the one before.
+    raised = [(name, text) for name, text in raised if name != "NbGraderException"]
+    name, text = raised[-1] if raised else ("NbGraderException", "no reason given")
     return IN_WORDS.get(name, f"nbgrader could not grade it ({name}: {text}), see logs/{log.name}")
 
 
@@ -139,7 +156,9 @@ def _rows(course, folder, chapter, student, reason):
     with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
         for exercise in exercises:
             grade = gradebook.find_grade(f"{exercise.name}-graded", chapter, chapter, student)
-            wrong = what_went_wrong(notebook, exercise.name) if grade.score < exercise.points else []
+            wrong = []
+            if grade.score < exercise.points:
+                wrong = what_went_wrong(notebook, exercise.name) or ["its graded cell does not say"]
             rows.append(Row(student, exercise.name, grade.score, exercise.points, tuple(wrong)))
     return rows
 
@@ -148,7 +167,8 @@ def _write_csv(rows, path):
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
-        writer.writerows([*row[:4], "; ".join(row.wrong)] for row in rows)
+        for row in rows:
+            writer.writerow([row.student, row.exercise, f"{row.points:g}", row.max, "; ".join(row.wrong)])
 
 
 def table(course, rows):
@@ -177,7 +197,8 @@ def _in_words(rows):
     exercises_of = {}
     for row in rows:
         if row.wrong:
-            more = f" (and {len(row.wrong) - 1} more)" if len(row.wrong) > 1 else ""
+            others = len(row.wrong) - 1
+            more = f" ({others} more in grades.csv)" if others else ""
             exercises_of.setdefault(row.wrong[0] + more, []).append(row.exercise)
     lines = []
     for words, exercises in exercises_of.items():

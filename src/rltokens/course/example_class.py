@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from nbgrader.api import Gradebook
 
 from rltokens.course.exercises import CourseError
 from rltokens.course.notebooks import build, grader_code
@@ -16,9 +17,14 @@ from rltokens.course.verdicts import find_cell
 
 
 def make_class(course, folder):
-    """Write a course root for nbgrader, `submitted/` included; what was in `folder` goes. Its students."""
+    """Write a course root for nbgrader, `submitted/` included, over an earlier one. Gives the students."""
     folder = Path(folder)
+    mark = folder / "example-class"
+    if folder.exists() and not mark.is_file():
+        raise CourseError(f"{folder} is there and is no example class: move it away, it would be overwritten")
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark.touch()
     build(course, folder, folder / "release")
     recipes = sorted((course.root / "examples" / "class").glob("*.py"))
     if not recipes:
@@ -29,7 +35,11 @@ def make_class(course, folder):
             released = folder / "release" / chapter / f"{chapter}.ipynb"
             submission = hand_in(nbformat.read(released, as_version=4), course)
             put_submission(folder, recipe.stem, chapter, submission)
-    return [recipe.stem for recipe in recipes]
+    students = [recipe.stem for recipe in recipes]
+    with Gradebook(f"sqlite:///{folder.resolve()}/gradebook.db") as gradebook:
+        for student in students:
+            gradebook.add_student(student, first_name="Example", last_name=student.replace("_", " "))
+    return students
 
 
 def put_submission(folder, student, chapter, submission):

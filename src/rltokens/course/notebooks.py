@@ -17,7 +17,7 @@ import jupytext
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rltokens.course.exercises import EXERCISE_LINE
+from rltokens.course.exercises import EXERCISE_LINE, CourseError
 from rltokens.course.source import names_read, reached_from
 
 ALWAYS_GIVEN = ("rltokens.checking", "rltokens.plots", "rltokens.toy")
@@ -36,7 +36,7 @@ import numpy as np
 """
 
 
-class BuildError(Exception):
+class BuildError(CourseError):
     """A notebook cannot be made; the message names the file to change."""
 
 

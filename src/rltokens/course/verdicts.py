@@ -36,16 +36,15 @@ def what_went_wrong(notebook, exercise):
     if any(line.startswith("  not begun") for line in lines):
         return ["not begun"]
     failures = failures_in(printed, exercise)
-    if failures and all("is not defined" in message for _, message in failures):
-        if answer is None:
-            return [f"{exercise} is not defined: its cell was deleted"]
-        return [f"{exercise} is not defined: its cell ended in {_error(answer) or 'no error'}"]
+    if failures and all(message.startswith(f"{exercise} is not defined") for _, message in failures):
+        why = "was deleted" if answer is None else f"ended in {_error(answer) or 'no error'}"
+        return [f"{exercise} is not defined: its cell {why}"]
     mend = [match[1] for match in map(MEND.match, lines) if match]
     return mend + [f"{check}: {message}" for check, message in failures]
 
 
 def _verdict(text, exercise):
-    """The printed lines after the last one that is the exercise's name: before it, the learner's may stand."""
+    """The lines below the exercise's name; above it stands what the learner's function printed."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line == exercise]
     return lines[starts[-1] + 1 :] if starts else []

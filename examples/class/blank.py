@@ -1,0 +1,5 @@
+"""Hands the notebook in as it was released."""
+
+
+def hand_in(notebook, course):
+    return notebook
