@@ -11,10 +11,10 @@ def log_softmax(logits):
 
         log_softmax(z)_v = z_v - m - log sum_w exp(z_w - m),   m = max_w z_w
 
-    Taking the maximum m off first changes nothing in exact arithmetic, since
-    it cancels; in floating point it keeps every exponent at or below 0, so
-    that nothing overflows, and one term at exp(0) = 1, so that the sum is
-    never 0.
+    Taking the maximum m off first changes nothing in exact arithmetic,
+    since it cancels; in floating point it keeps every exponent at or
+    below 0, so that nothing overflows, and one term at exp(0) = 1, so
+    that the sum is never 0.
 
     Parameters
     ----------
@@ -22,8 +22,8 @@ def log_softmax(logits):
 
     Returns
     -------
-    (..., V) float64, in nats; ``-inf`` where the logit is ``-inf`` (also for
-    a row of nothing else).
+    (..., V) float64, in nats; ``-inf`` where the logit is ``-inf`` (also
+    for a row of nothing else).
 
     Raises
     ------
@@ -49,10 +49,11 @@ def log_softmax(logits):
 def next_token_logits(logits, prompt_length):
     """The logits that predict the response, cut out of those of all tokens.
 
-    A language model reads P prompt tokens and T response tokens and returns a
-    row for each of them. The row at index i is the distribution of the token
-    at index i + 1: the first response token, at index P, was drawn from row P
-    - 1, and the last row predicts a token that was never drawn.
+    A language model reads P prompt tokens and T response tokens and
+    returns a row for each of them. The row at index i is the distribution
+    of the token at index i + 1: the first response token, at index P, was
+    drawn from row P - 1, and the last row predicts a token that was never
+    drawn.
 
         index       0     ...   P-1    P     ...  P+T-2  P+T-1
         token       x_1   ...   x_P    y_1   ...  y_T-1  y_T
@@ -66,17 +67,17 @@ def next_token_logits(logits, prompt_length):
 
     Returns
     -------
-    (B, T, V) float64; entry [b, t] is what token t of response b was drawn
-    from.
+    (B, T, V) float64; entry [b, t] is what token t of response b was
+    drawn from.
 
     Raises
     ------
-    ValueError for P = 0 (nothing was read that could predict the first token)
-    or P above the length.
+    ValueError for P = 0 (nothing was read that could predict the first
+    token) or P above the length.
 
     Examples
     --------
-    >>> logits = np.arange(4.0).reshape(1, 4, 1)  # 2 prompt tokens, then 2 more
+    >>> logits = np.arange(4.0).reshape(1, 4, 1)  # row i holds the number i
     >>> next_token_logits(logits, prompt_length=2)[0, :, 0]
     array([1., 2.])
     """
@@ -93,21 +94,21 @@ def token_logprobs(logits, tokens, mask):
 
     Parameters
     ----------
-    logits : (B, T, V), entry [b, t] the logits that tokens[b, t] was drawn
-        from (already shifted)
+    logits : (B, T, V), entry [b, t] the logits that tokens[b, t] was
+        drawn from (already shifted)
     tokens : (B, T) ids in 0..V-1; anything where mask is 0
-    mask : (B, T) of 1 for a token of the response (its first EOS included)
-        and 0 elsewhere
+    mask : (B, T) of 1 for a token of the response (its first EOS
+        included) and 0 elsewhere
 
     Returns
     -------
-    (B, T) float64, in nats, 0 at padding, ``-inf`` for a token of probability
-    0.
+    (B, T) float64, in nats, 0 at padding, ``-inf`` for a token of
+    probability 0.
 
     Raises
     ------
-    ValueError for shapes that disagree, a mask other than 0 and 1, an id out
-    of range at a real token.
+    ValueError for shapes that disagree, a mask other than 0 and 1, an id
+    out of range at a real token.
 
     Examples
     --------
@@ -120,8 +121,8 @@ def token_logprobs(logits, tokens, mask):
     real = np.asarray(mask) == 1
     z = np.where(real[..., None], logits, 0.0)  # (B, T, V)
     ids = np.where(real, tokens, 0).astype(np.int64)  # (B, T)
-    logp = np.take_along_axis(log_softmax(z), ids[..., None], axis=-1)[..., 0]  # (B, T)
-    return np.where(real, logp, 0.0)
+    logp = np.take_along_axis(log_softmax(z), ids[..., None], axis=-1)  # (B, T, 1)
+    return np.where(real, logp[..., 0], 0.0)
 
 
 def sequence_logprobs(logits, tokens, mask):
@@ -131,16 +132,16 @@ def sequence_logprobs(logits, tokens, mask):
 
     Parameters
     ----------
-    logits : (B, T, V), entry [b, t] the logits that tokens[b, t] was drawn
-        from (already shifted)
+    logits : (B, T, V), entry [b, t] the logits that tokens[b, t] was
+        drawn from (already shifted)
     tokens : (B, T) ids in 0..V-1; anything where mask is 0
-    mask : (B, T) of 1 for a token of the response (its first EOS included)
-        and 0 elsewhere
+    mask : (B, T) of 1 for a token of the response (its first EOS
+        included) and 0 elsewhere
 
     Returns
     -------
-    (B,) float64, in nats; 0 for a row without real tokens, ``-inf`` where a
-    token has probability 0.
+    (B,) float64, in nats; 0 for a row without real tokens, ``-inf`` where
+    a token has probability 0.
 
     Raises
     ------
@@ -165,14 +166,14 @@ def importance_ratios(logp, logp_old, mask):
 
     Parameters
     ----------
-    logp, logp_old : (B, T), nats, of the current policy and of the one that
-        drew the tokens
+    logp, logp_old : (B, T), nats, of the current policy and of the one
+        that drew the tokens
     mask : (B, T) of 1 for a token of the response and 0 elsewhere
 
     Returns
     -------
-    (B, T) float64; 1 at padding, so that a product over the row is the ratio
-    of the whole response.
+    (B, T) float64; 1 at padding, so that a product over the row is the
+    ratio of the whole response.
 
     Raises
     ------
@@ -207,10 +208,10 @@ def _has_a_row_for_each_prefix(given):
 def sequence_distribution(logit_table, vocab_size, length):
     """Log-probabilities of *all* responses of a model that is a table.
 
-    The table has a row of logits for each prefix: row 0 for the empty one,
-    the next V rows for the prefixes of one token, then V**2 for those of two,
-    each group in lexicographic order. Going through the positions, every
-    prefix of t tokens splits into V prefixes of t + 1:
+    The table has a row of logits for each prefix: row 0 for the empty
+    one, the next V rows for the prefixes of one token, then V**2 for
+    those of two, each group in lexicographic order. Going through the
+    positions, every prefix of t tokens splits into V prefixes of t + 1:
 
         log pi(y_1..y_t+1) = log pi(y_1..y_t)
                              + log_softmax(row of y_1..y_t)[y_t+1]
@@ -231,7 +232,7 @@ def sequence_distribution(logit_table, vocab_size, length):
 
     Examples
     --------
-    >>> table = np.log([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])  # after "", 0, 1
+    >>> table = np.log([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
     >>> np.exp(sequence_distribution(table, vocab_size=2, length=2)).round(4)
     array([0.45, 0.05, 0.1 , 0.4 ])
     """
