@@ -15,7 +15,8 @@ POINTS = 3
 STATEMENT = """
 A network puts out logits: any real numbers, sometimes large, sometimes `-inf` where a token is
 forbidden. Turn them into log-probabilities over the last axis, without ever computing the exponential of
-a large number. Everything else in this course is built from what you write here.
+a large positive number. A forbidden token stays at `-inf`, also in a row of nothing else. Everything in this
+course is built from what you write here.
 """
 
 HINTS = [
@@ -29,8 +30,8 @@ def returns_logarithms(log_softmax, rng):
     same(
         log_softmax(np.array([0.0, 0.0, math.log(2)])),
         [math.log(1 / 4), math.log(1 / 4), math.log(1 / 2)],
-        "logits (0, 0, log 2) are probabilities (1/4, 1/4, 1/2): "
-        "your result is not their natural logarithm (softmax for log-softmax? another base?)",
+        "logits (0, 0, log 2) are the probabilities 1/4, 1/4, 1/2: your result is not their natural "
+        "logarithm, so its exponentials are not these three, which add up to 1",
     )
 
 
@@ -38,7 +39,8 @@ def survives_large_logits(log_softmax, rng):
     same(
         log_softmax(np.array([1000.0, 1000.0])),
         [math.log(1 / 2), math.log(1 / 2)],
-        "logits (1000, 1000) are two equal chances: your exp overflowed. Take the maximum off first",
+        "logits (1000, 1000) are two equal chances, log(1/2) each",
+        not_finite="logits (1000, 1000) are two equal chances: your exp overflowed. Take off the maximum",
     )
 
 
@@ -47,8 +49,8 @@ def works_along_the_last_axis(log_softmax, rng):
     same(
         got,
         np.log([[1 / 2, 1 / 2], [1 / 4, 3 / 4]]),
-        "each row along the last axis must be a distribution of its own: "
-        "your sum runs over another axis, or over everything",
+        "two rows at once, each a distribution of its own along the last axis, come out wrong: "
+        "over which axis do maximum and sum run, and do they keep it (keepdims)?",
     )
 
 

@@ -26,25 +26,28 @@ HINTS = [
 def starts_at_the_last_prompt_token(next_token_logits, rng):
     rows = np.arange(5.0).reshape(1, 5, 1)  # the row at index i holds the number i
     got = next_token_logits(rows, 2)
-    has_shape(got, (1, 3, 1), "5 rows for a prompt of 2 leave 3 response tokens, so 3 rows")
+    has_shape(got, (1, 3, 1), "5 tokens, 2 of them the prompt's, leave 3 rows for the response")
     same(
         got[0][0],
         [1.0],
         "the first response token, at index P = 2, was predicted by the row at index P - 1 = 1: "
-        "your slice is shifted",
+        "that row, as it is, comes first",
     )
 
 
 def ends_before_the_last_row(next_token_logits, rng):
-    rows = np.arange(5.0).reshape(1, 5, 1)
-    got = next_token_logits(rows, 2)
+    logits = np.arange(24.0).reshape(2, 4, 3)  # two rows of the batch, four tokens, three logits each
+    got = next_token_logits(logits, 1)
     has_shape(
-        got, (1, 3, 1), "the last row predicts a token that was never drawn: it is not among the T rows"
+        got,
+        (2, 3, 3),
+        "two prompts of 1 token with responses of 3: three rows must come back for each "
+        "(the last row of all predicts a token that was never drawn)",
     )
     same(
-        got[0],
-        [[1.0], [2.0], [3.0]],
-        "rows 1, 2 and 3 predict the response tokens at 2, 3 and 4: those are not the rows you returned",
+        got,
+        logits[:, [0, 1, 2]],
+        "rows 0, 1 and 2 predict the response tokens at 1, 2 and 3: those are not the rows you returned",
     )
 
 

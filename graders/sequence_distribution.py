@@ -17,7 +17,7 @@ STATEMENT = """
 With 4 tokens and 3 positions there are 64 responses, so nothing has to be estimated: compute the
 log-probability of every one. The policy is a table with a row of logits for each prefix, shortest
 prefixes first, each group in lexicographic order. The result has the order of `enumerate_responses`, in
-which the last token changes fastest. On this vector the course checks all that it claims.
+which the last token changes fastest. From this vector the course computes every exact number that it shows.
 """
 
 HINTS = [
@@ -29,24 +29,39 @@ HINTS = [
 
 
 def two_steps_by_hand(sequence_distribution, rng):
-    table = np.log([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+    table = np.log([[0.6, 0.4], [0.9, 0.1], [0.2, 0.8]])
     got = sequence_distribution(table, 2, 2)
     has_shape(got, (4,), "two tokens and two positions make four responses, so four numbers in one row")
     same(
         got,
-        np.log([0.45, 0.05, 0.1, 0.4]),
-        "responses 00, 01, 10, 11 have probabilities 0.5 * 0.9, 0.5 * 0.1, 0.5 * 0.2, 0.5 * 0.8: "
+        np.log([0.54, 0.06, 0.08, 0.32]),
+        "responses 00, 01, 10, 11 have probabilities 0.6 * 0.9, 0.6 * 0.1, 0.4 * 0.2, 0.4 * 0.8: "
         "yours are not their logarithms in this order",
     )
 
 
 def normalizes_each_step(sequence_distribution, rng):
-    table = np.array([[0.0, 0.0], [math.log(9) + 2, 2.0], [-3.0, math.log(4) - 3]])
+    table = np.log([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+    expected = np.log([0.45, 0.05, 0.1, 0.4])
+    same(sequence_distribution(table, 2, 2), expected, "probabilities 0.45, 0.05, 0.1, 0.4 come out wrong")
     same(
-        sequence_distribution(table, 2, 2),
-        np.log([0.45, 0.05, 0.1, 0.4]),
+        sequence_distribution(table + np.array([[5.0], [2.0], [-3.0]]), 2, 2),
+        expected,
         "adding a constant to one prefix's logits changed the distribution: "
         "each row is normalized by itself, not the responses at the end",
+    )
+
+
+def goes_on_to_the_last_position(sequence_distribution, rng):
+    table = np.zeros((7, 2))  # every prefix is undecided but the empty one
+    table[0] = np.log([0.6, 0.4])
+    got = sequence_distribution(table, 2, 3)
+    has_shape(got, (8,), "two tokens and three positions make eight responses, so eight numbers")
+    same(
+        got,
+        np.log([0.15, 0.15, 0.15, 0.15, 0.1, 0.1, 0.1, 0.1]),
+        "with three positions, 0.6 and 0.4 for the first token and even chances afterwards, "
+        "responses that begin with 0 have 0.6 / 4 and the others 0.4 / 4",
     )
 
 
@@ -92,7 +107,7 @@ def one_token_or_one_position(sequence_distribution, rng):
     )
 
 
-VISIBLE = [two_steps_by_hand, normalizes_each_step]
+VISIBLE = [two_steps_by_hand, normalizes_each_step, goes_on_to_the_last_position]
 HIDDEN = [the_last_token_changes_fastest, every_prefix_has_its_row, one_token_or_one_position]
 
 
@@ -146,6 +161,15 @@ def first_position_only(logit_table, vocab_size, length):
     return np.repeat(logp[0], vocab_size ** (length - 1))
 
 
+def adds_along_the_wrong_axis(logit_table, vocab_size, length):
+    logp, first = rltokens.log_softmax(logit_table), rltokens.log_softmax(logit_table)[0]
+    return (first + logp[1 : 1 + vocab_size]).reshape(-1)
+
+
+def two_positions_only(logit_table, vocab_size, length):
+    return rltokens.sequence_distribution(logit_table[: 1 + vocab_size], vocab_size, 2)
+
+
 def clips_minus_inf(logit_table, vocab_size, length):
     return np.maximum(rltokens.sequence_distribution(logit_table, vocab_size, length), -50.0)
 
@@ -155,6 +179,8 @@ WRONG = {
     ignores_the_prefix: two_steps_by_hand,
     first_position_only: two_steps_by_hand,
     rows_start_one_late: two_steps_by_hand,
+    adds_along_the_wrong_axis: two_steps_by_hand,
+    two_positions_only: goes_on_to_the_last_position,
     normalizes_at_the_end: normalizes_each_step,
     never_normalizes: normalizes_each_step,
     first_token_fastest: the_last_token_changes_fastest,

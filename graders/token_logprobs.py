@@ -46,6 +46,12 @@ def is_zero_at_padding(token_logprobs, rng):
 
 
 def normalizes_the_logits(token_logprobs, rng):
+    logp = np.log([[[0.5, 0.5], [0.25, 0.75]]])
+    same(
+        token_logprobs(logp, np.array([[0, 1]]), np.array([[1, 1]])),
+        [[math.log(1 / 2), math.log(3 / 4)]],
+        "tokens of probability 1/2 and 3/4 have log-probabilities log(1/2) and log(3/4)",
+    )
     same(
         token_logprobs(np.array([[[3.0, 3.0], [0.0, math.log(3)]]]), np.array([[0, 1]]), np.array([[1, 1]])),
         [[math.log(1 / 2), math.log(3 / 4)]],

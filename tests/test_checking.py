@@ -34,6 +34,14 @@ def test_same_rejects_with_the_lesson(got):
     assert caught.value.excess > 1000
 
 
+def test_same_says_another_thing_of_what_is_not_finite():
+    for got, message in (([np.nan], "overflow"), ([3.0], "wrong")):
+        with pytest.raises(Wrong, match=message):
+            same(got, [1.0], "wrong", not_finite="overflow")
+    with pytest.raises(Wrong, match="wrong"):  # an infinity where one should stand is no overflow
+        same([-np.inf, 3.0], [-np.inf, 1.0], "wrong", not_finite="overflow")
+
+
 def test_same_meets_infinities_exactly():
     same([-np.inf, 1.0], [-np.inf, 1.0], "no")
     with pytest.raises(Wrong, match="the lesson"):
@@ -75,8 +83,10 @@ def test_the_line_that_raised_is_named():
 
 
 def test_only_plain_values_pass():
-    with pytest.raises(BadForm, match="expected arrays or numbers, got object"):
+    with pytest.raises(BadForm, match="expected arrays of real numbers, got object"):
         Answer(lambda: object())()
+    with pytest.raises(BadForm, match="got an array of complex128"):
+        Answer(lambda: np.array([1j]))()
     assert Answer(lambda: {"a": (1, [np.float64(2), None])})() == {"a": (1, [2.0, None])}
 
 
@@ -178,7 +188,7 @@ def test_the_earlier_function_is_named(notebook, capsys):
     checking.check(notebook, quadruples)
     said = capsys.readouterr().out
     assert "FAILED  quadruples: four times 1 is 4" in said
-    assert "Mend double first: quadruple calls it, and it fails its own checks." in said
+    assert "Mend double first: quadruple is built on it, and it fails its own checks." in said
 
 
 def test_the_earlier_function_is_named_where_it_was_not_begun(notebook, capsys):
@@ -201,7 +211,7 @@ def test_an_innocent_earlier_function_is_not_named(notebook, capsys):
 def test_a_missing_function_is_said_in_words(notebook, capsys):
     del notebook["double"]
     assert checking.grade(notebook, 3, doubles) == 0
-    assert "double is not defined: run its cell" in capsys.readouterr().out
+    assert "double is not defined as a function: did its cell run" in capsys.readouterr().out
 
 
 def test_the_report_counts_what_is_at_stake(notebook, capsys):
@@ -214,4 +224,44 @@ def test_the_report_counts_what_is_at_stake(notebook, capsys):
     assert "double     2 points  passed" in said
     assert "quadruple  3 points  not begun" in said
     assert "octuple    4 points  its check cell has not been run" in said
-    assert "7 of 9 points are still at stake" in said
+    assert "pass for 2 of 9 points; 7 are still at stake" in said
+
+
+def test_what_functions_print_stays_out_of_the_report(notebook, capsys):
+    exec("def double(x):\n    print('noise')\n    return 2 * x", notebook)
+    checking.check(notebook, doubles)
+    assert "noise" in capsys.readouterr().out
+    checking.report(notebook, {"double": 2})
+    assert "noise" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("order", [(doubles, quadruples), (quadruples, doubles, quadruples), (quadruples,)])
+def test_who_waits_for_a_stub_has_begun(notebook, capsys, order):
+    """Whatever check cells were run before, and in whatever order."""
+    exec("def double(x):\n    raise NotImplementedError", notebook)
+    for one in order:
+        capsys.readouterr()
+        checking.check(notebook, one)
+    said = capsys.readouterr().out
+    assert "FAILED  quadruples: your function calls double, which is not written yet" in said
+    assert ("Mend double first" in said) == (len(order) > 1)
+
+
+def test_the_first_cause_in_a_chain_is_named(notebook, capsys):
+    def octuples(octuple, rng):
+        same(octuple(np.array([1.0])), [8.0], "eight times 1 is 8")
+
+    exec("def octuple(x):\n    return double(quadruple(x))\n\ndef double(x):\n    return 3 * x", notebook)
+    for one in (octuples, quadruples, doubles):
+        checking.check(notebook, one)
+    capsys.readouterr()
+    checking.check(notebook, octuples)
+    assert "Mend double first" in capsys.readouterr().out
+
+
+def test_the_same_message_is_printed_once(notebook, capsys):
+    exec("def double(x):\n    return None", notebook)
+    checking.check(notebook, doubles, doubles)
+    said = capsys.readouterr().out
+    assert said.count("got None") == 1
+    assert "FAILED  doubles: the same" in said

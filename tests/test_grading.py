@@ -38,7 +38,7 @@ CLASS = {
         {"log_softmax": 0, **dict.fromkeys(BUILT_ON_LOG_SOFTMAX, 0)},
         {
             "log_softmax": "log_softmax is not defined: its cell was deleted",
-            **{name: f"Mend log_softmax first: {name} calls it" for name in BUILT_ON_LOG_SOFTMAX},
+            **{name: f"Mend log_softmax first: {name} is built on it" for name in BUILT_ON_LOG_SOFTMAX},
         },
     ),
     "endless_loop": (
@@ -55,7 +55,7 @@ CLASS = {
         {"token_logprobs": 2.62, "sequence_logprobs": 1.71},  # 7 of 8 checks, 6 of 7
         {
             "token_logprobs": "padding_is_inert: nan in padded logits changed the result",
-            "sequence_logprobs": "Mend token_logprobs first: sequence_logprobs calls it",
+            "sequence_logprobs": "Mend token_logprobs first: sequence_logprobs is built on it",
         },
     ),
     "nothing": (dict.fromkeys(ALL, 0), dict.fromkeys(ALL, "nothing was handed in")),

@@ -11,6 +11,8 @@ This file goes whole into the notebooks' ``given.py``: it needs NumPy and the st
 import contextlib
 import copy
 import inspect
+import io
+import linecache
 import math
 import signal
 import threading
@@ -36,12 +38,22 @@ class BadForm(Wrong):
 
 
 class Raised(Wrong):
-    """The learner's function raised: `kind` is the exception's class name, `text` its message."""
+    """The learner's function raised: `kind` is the exception's class name, `text` its message.
 
-    def __init__(self, kind, text, line=None):
-        where = "" if line is None else f" in line {line} of its cell"
-        super().__init__(f"your function raised {kind}{where}" + (f": {text}" if text else ""))
-        self.kind, self.text, self.line = kind, text, line
+    `line` is the line of the function's cell, `code` what stands there, and `inside` the name of the
+    function in which it happened: the learner's own, or one that it called.
+    """
+
+    def __init__(self, kind, text, line=None, code="", inside=None):
+        where = "" if line is None else f" in line {line} of its cell" + (f" (`{code}`)" if code else "")
+        said = f"your function raised {kind}{where}" + (f": {text}" if text else "")
+        if kind == "NotImplementedError" and inside is not None:
+            said = f"your function calls {inside}, which is not written yet"
+        super().__init__(said)
+        self.kind, self.text, self.line, self.inside = kind, text, line, inside
+
+    def from_the_stub(self, exercise):
+        return self.kind == "NotImplementedError" and self.inside in (None, exercise)
 
 
 class TookTooLong(Wrong):
@@ -71,15 +83,18 @@ class Answer:
         try:
             result = DRIVERS[driver](self._function, *args, **kwargs)
         except (Exception, SystemExit) as error:
-            raise Raised(type(error).__name__, str(error), _line_of(error, self._function)) from error
+            raise Raised(type(error).__name__, str(error), *_place_of(error, self._function)) from error
         return plain(result)
 
 
-def _line_of(error, function):
-    """The line of the learner's function that the exception came through; a cell counts its lines from 1."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code is code]
-    return lines[-1] if lines else None
+def _place_of(error, function):
+    """(line, what stands there, innermost function): where in the learner's code the exception came from."""
+    own = getattr(inspect.unwrap(function), "__code__", None)
+    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    lines = [line for code, line in places if code is own]  # a cell counts its lines from 1
+    if not lines:
+        return None, "", None
+    return lines[-1], linecache.getline(own.co_filename, lines[-1]).strip(), places[-1][0].co_name
 
 
 def plain(value):
@@ -98,7 +113,8 @@ def plain(value):
         return tuple(plain(entry) for entry in value)
     if isinstance(value, list):
         return [plain(entry) for entry in value]
-    raise BadForm(f"expected arrays or numbers, got {type(value).__name__}")
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise BadForm(f"expected arrays of real numbers, got {kind}")
 
 
 # --- Drivers: what runs beside the learner's function and gives back plain values ----------------
@@ -148,10 +164,11 @@ def has_shape(got, shape, message):
         raise Wrong(message, f"expected shape {tuple(shape)}, got {_as_numbers(got).shape}")
 
 
-def same(got, expected, message, tolerance=1e-5):
+def same(got, expected, message, tolerance=1e-5, not_finite=None):
     """Raise `message` unless `got` equals `expected` within `tolerance` (1 + |expected|), entry by entry.
 
-    An infinity must be met exactly; NaN is never right.
+    An infinity must be met exactly; NaN is never right. `not_finite` is said in place of `message` where
+    NaN or an infinity stands and a finite number should.
     """
     got, expected = _as_numbers(got), np.asarray(expected, dtype=np.float64)
     if got.shape != expected.shape:
@@ -160,6 +177,8 @@ def same(got, expected, message, tolerance=1e-5):
         error = np.where(got == expected, 0.0, np.abs(got - expected) / (tolerance * (1 + np.abs(expected))))
     error = np.where(np.isnan(error), math.inf, error)
     if (error > 1).any():
+        if not_finite and not np.isfinite(got[np.isfinite(expected)]).all():
+            message = not_finite
         raise Wrong(message, f"expected {_show(expected)}\n     got {_show(got)}", float(error.max()))
 
 
@@ -169,11 +188,12 @@ def _as_numbers(value):
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise BadForm(f"expected an array of numbers, got {type(value).__name__} {str(value)[:60]}") from None
+        raise BadForm(f"expected an array of numbers, got {type(value).__name__} that is none") from None
 
 
 def _show(array):
-    return np.array2string(array, precision=4, threshold=24, separator=", ").replace("\n", "\n         ")
+    text = np.array2string(array + 0.0, precision=4, threshold=24, separator=", ")  # -0 + 0 is 0
+    return text.replace("\n", "\n         ")
 
 
 # --- Inputs --------------------------------------------------------------------------------------
@@ -223,7 +243,7 @@ def run_checks(function, checks, seed=0):
             with _time_limit(SECONDS_A_CHECK):
                 check(answer, rng)
         except Wrong as failure:
-            begun = not (isinstance(failure, Raised) and failure.kind == "NotImplementedError")
+            begun = not (isinstance(failure, Raised) and failure.from_the_stub(exercise_of(check)))
             results.append(Result(check.__name__, failure, begun))
         except Exception as error:  # the check's own arithmetic met something that is no number
             unusable = BadForm(f"your result could not be used ({type(error).__name__}: {error})")
@@ -282,7 +302,7 @@ def check(namespace, *checks):
     exercise = exercise_of(checks[0])
     _seen[exercise] = checks
     results = _run_by_name(namespace, exercise, checks)
-    _say(exercise, results, namespace, details=True)
+    _say(exercise, results, namespace, in_full=True)
 
 
 def grade(namespace, points, *checks):
@@ -290,7 +310,7 @@ def grade(namespace, points, *checks):
     exercise = exercise_of(checks[0])
     _seen[exercise] = checks
     results = _run_by_name(namespace, exercise, checks)
-    _say(exercise, results, namespace, details=False)
+    _say(exercise, results, namespace, in_full=False)
     earned = points_earned(results, points)
     print(f"{earned:g} of {points} points")
     return earned
@@ -298,62 +318,79 @@ def grade(namespace, points, *checks):
 
 def report(namespace, points):
     """Run the visible checks of every exercise in `points` and print where each stands."""
-    at_stake = 0
+    won = 0
     width = max(len(exercise) for exercise in points)
     for exercise, worth in points.items():
-        if exercise not in _seen:
-            state = "its check cell has not been run"
-        else:
-            results = _run_by_name(namespace, exercise, _seen[exercise])
-            failed = [result.check for result in results if result.failure]
-            earlier = _to_blame(exercise, namespace) if failed else None
-            if not failed:
-                state = "passed"
-            elif not _begun(results) and not earlier:
-                state = "not begun"
-            else:
-                state = f"FAILED {', '.join(failed)}" + (f" ({earlier} first)" if earlier else "")
-        at_stake += 0 if state == "passed" else worth
+        with contextlib.redirect_stdout(io.StringIO()):  # what the functions print was seen above
+            state = _state(namespace, exercise)
+        won += worth if state == "passed" else 0
         print(f"{exercise:<{width}}  {worth} points  {state}")
-    print(f"\n{at_stake} of {sum(points.values())} points are still at stake.", end=" ")
-    print("The graded cells run these checks and a few more." if not at_stake else "")
+    total = sum(points.values())
+    print(f"\nThe visible checks pass for {won} of {total} points; {total - won} are still at stake.")
+    print("The graded cells run these checks and more, on cases that the exercises' texts name.")
+
+
+def _state(namespace, exercise):
+    if exercise not in _seen:
+        return "its check cell has not been run"
+    results = _run_by_name(namespace, exercise, _seen[exercise])
+    failed = [result.check for result in results if result.failure]
+    if not failed:
+        return "passed"
+    if not _begun(results):
+        return "not begun"
+    first = _to_mend_first(exercise, namespace)
+    return f"FAILED {', '.join(failed)}" + (f" (mend {first} first)" if first else "")
 
 
 def _run_by_name(namespace, exercise, checks):
     function = namespace.get(exercise)
     if not callable(function):
-        missing = BadForm(f"{exercise} is not defined: run its cell, and read what that cell says")
+        missing = BadForm(
+            f"{exercise} is not defined as a function: did its cell run without an error, "
+            "and does it still have this name?"
+        )
         return [Result(check.__name__, missing) for check in checks]
     return run_checks(function, checks)
 
 
-def _say(exercise, results, namespace, details):
-    # Before the first line, since it runs functions that may print.
-    earlier = _to_blame(exercise, namespace) if any(result.failure for result in results) else None
+def _say(exercise, results, namespace, in_full):
     print(exercise)
-    if not _begun(results) and not earlier:
-        print("  not begun: its cell still raises NotImplementedError")
+    if not _begun(results):
+        print("  not begun: the version that ran last still raises NotImplementedError")
         return
+    said = None
     for name, failure, _ in results:
-        print(f"  passed  {name}" if failure is None else f"  FAILED  {name}: {failure}")
-        if failure is not None and failure.detail and details:
-            print("     " + failure.detail.replace("\n", "\n     "))
-    if earlier:
-        print(f"  Mend {earlier} first: {exercise} calls it, and it fails its own checks.")
+        if failure is None:
+            print(f"  passed  {name}")
+        elif in_full and str(failure) == said:
+            print(f"  FAILED  {name}: the same")
+        else:
+            said = str(failure)
+            print(f"  FAILED  {name}: {said}")
+            if failure.detail and in_full:
+                print("     " + failure.detail.replace("\n", "\n     "))
+    first = _to_mend_first(exercise, namespace) if any(result.failure for result in results) else None
+    if first:
+        print(f"  Mend {first} first: {exercise} is built on it, and it fails its own checks.")
 
 
 def _begun(results):
     return any(result.begun for result in results)
 
 
-def _to_blame(exercise, namespace):
-    """The first earlier exercise that this one's function calls and that fails its own checks, or None."""
-    if not callable(namespace.get(exercise)):
-        return None
-    used = Answer(namespace[exercise]).drive("names_used")
-    for name, checks in _seen.items():
-        if name == exercise:
-            return None
-        if name in used and any(result.failure for result in _run_by_name(namespace, name, checks)):
-            return name
-    return None
+def _to_mend_first(exercise, namespace):
+    """An exercise that this one's function calls and that fails by its own fault, or None."""
+
+    def used_by(name):
+        function = namespace.get(name)
+        used = Answer(function).drive("names_used") if callable(function) else []
+        return [other for other in _seen if other in used and other != name]
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        failing = [
+            name
+            for name in used_by(exercise)
+            if any(result.failure for result in _run_by_name(namespace, name, _seen[name]))
+        ]
+        return next((name for name in failing if not set(used_by(name)) & set(failing)), None)

@@ -24,13 +24,14 @@ ALWAYS_GIVEN = ("rltokens.checking", "rltokens.plots", "rltokens.toy")
 
 SETUP_CELL = """\
 #@title Set up: run this cell first {{display-mode: "form"}}
-# It writes given.py, the toy, the plots and the checks of this chapter, where that file is missing.
+# It writes given.py, the toy, the plots and the checks of this chapter, unless they are there.
 from pathlib import Path
 
 GIVEN = r\'\'\'
 {given}\'\'\'
-if not Path("given.py").exists():
-    Path("given.py").write_text(GIVEN.lstrip("\\n"), encoding="utf-8")
+GIVEN = GIVEN.lstrip("\\n")
+if not Path("given.py").exists() or Path("given.py").read_text(encoding="utf-8") != GIVEN:
+    Path("given.py").write_text(GIVEN, encoding="utf-8")
 
 import numpy as np
 """
