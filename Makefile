@@ -14,9 +14,9 @@ PAGES := $(shell find book -type f -not -path 'book/_build/*' -not -path '*/__py
 CLASS := $(wildcard examples/class/*)
 
 SETUP := $(VENV)/made
-NOTEBOOKS := build/notebooks/made
+NOTEBOOKS := release/made
 VENDOR := build/vendor/made
-BOOK := book/_build/made
+BOOK := book/_build/html/.made
 GRADES := build/class/made
 
 .PHONY: help course setup book serve notebooks grade audit check test lint lock clean

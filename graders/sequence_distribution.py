@@ -86,7 +86,8 @@ def every_prefix_has_its_row(sequence_distribution, rng):
             first_row[prefix] = len(first_row)
     logp = rltokens.log_softmax(table)
     expected = [
-        sum(logp[first_row[y[:t]], y[t]] for t in range(4)) for y in itertools.product(range(3), repeat=4)
+        math.fsum(logp[first_row[y[:t]], y[t]] for t in range(4))
+        for y in itertools.product(range(3), repeat=4)
     ]
     same(
         sequence_distribution(table, 3, 4),

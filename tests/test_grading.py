@@ -33,6 +33,7 @@ BUILT_ON_LOG_SOFTMAX = ("token_logprobs", "sequence_logprobs", "sequence_distrib
 CLASS = {
     "blank": (dict.fromkeys(ALL, 0), dict.fromkeys(ALL, "not begun")),
     "broken_json": (dict.fromkeys(ALL, 0), dict.fromkeys(ALL, "the file is not a notebook (not JSON): ")),
+    "copied_cells": ({}, {}),
     "deleted_a_test": ({}, {}),
     "deleted_an_answer": (
         {"log_softmax": 0, **dict.fromkeys(BUILT_ON_LOG_SOFTMAX, 0)},

@@ -9,6 +9,8 @@ import zipfile
 import pytest
 from browser import ROOT, SITE, View, open_browser, pages, serve_book
 
+pytestmark = pytest.mark.slow
+
 SHOTS = ROOT / "build" / "screenshots"
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}

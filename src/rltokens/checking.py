@@ -45,6 +45,7 @@ class Raised(Wrong):
     """
 
     def __init__(self, kind, text, line=None, code="", inside=None):
+        text = " ".join(text.split())[:200]  # one line, whatever the exception says
         where = "" if line is None else f" in line {line} of its cell" + (f" (`{code}`)" if code else "")
         said = f"your function raised {kind}{where}" + (f": {text}" if text else "")
         if kind == "NotImplementedError" and inside is not None:

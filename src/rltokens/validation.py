@@ -58,7 +58,9 @@ def validated(_and=None, /, **rules):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
-            arrays, sizes = _check_shapes(rules, given)
+            # None is let through only where it is the argument's default.
+            optional = {name for name in rules if signature.parameters[name].default is None}
+            arrays, sizes = _check_shapes(rules, given, optional)
             known = {**sizes, **given}
             for name, rule in rules.items():
                 if isinstance(rule, Number):
@@ -75,11 +77,11 @@ def validated(_and=None, /, **rules):
     return decorate
 
 
-def _check_shapes(rules, given):
+def _check_shapes(rules, given, optional):
     arrays = {
         name: _as_array(name, given[name])
         for name, rule in rules.items()
-        if isinstance(rule, Array) and given[name] is not None
+        if isinstance(rule, Array) and not (given[name] is None and name in optional)
     }
     # The first (B, T) array sets B and T; whatever differs from it is the one at fault.
     order = sorted(arrays, key=lambda name: rules[name].axes != "B T")

@@ -22,6 +22,10 @@ class RestoreCells(NbGraderPreprocessor):
             released = gradebook.find_notebook(*place)
             points = {cell.name: cell.max_score for cell in released.grade_cells}
             below = 0
+            for cell in nb.cells:
+                # What DeduplicateIds leaves of a copied cell: CheckCellMetadata would refuse the notebook.
+                if cell.metadata.get("nbgrader") == {}:
+                    del cell.metadata["nbgrader"]
             for source in released.source_cells:  # in the order of the notebook
                 found = [i for i, cell in enumerate(nb.cells) if _grade_id(cell) == source.name]
                 if found:
