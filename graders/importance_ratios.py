@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import rltokens
-from rltokens.checking import draw_batch, same
+from rltokens.checking import draw_batch, has_shape, same
 
 TITLE = "The importance ratio of each token"
 DIFFICULTY = "easy"
@@ -52,10 +52,23 @@ def each_token_has_its_own(importance_ratios, rng):
 
 
 def nothing_is_clipped(importance_ratios, rng):
+    now, old = np.array([[-1.0, -30.0, -np.inf]]), np.array([[-31.0, -1.0, -1.0]])
+    got = importance_ratios(now, old, np.array([[1, 1, 1]]))
+    has_shape(got, (1, 3), "three tokens must give three ratios")
     same(
-        importance_ratios(np.log([[0.9, 0.001]]), np.log([[0.01, 0.5]]), np.array([[1, 1]])),
-        [[90.0, 0.002]],
-        "ratios of 90 and 0.002 must come back as they are: clipping is for the loss to do",
+        np.log(np.maximum(got, 1e-30)),
+        [[30.0, -29.0, math.log(1e-30)]],
+        "ratios of e^30 and e^-29, and 0 for a token that has become impossible, must come back as they are: "
+        "clipping is for the loss to do",
+    )
+
+
+def skips_holes(importance_ratios, rng):
+    now, old = np.log([[0.6, 0.5, 0.1], [0.5, 0.6, 0.1]]), np.log([[0.3, 0.1, 0.2], [0.1, 0.3, 0.2]])
+    same(
+        importance_ratios(now, old, np.array([[1, 0, 1], [0, 1, 1]])),
+        [[2.0, 1.0, 0.5], [1.0, 2.0, 0.5]],
+        "a mask may have holes, also at the start of a row: decide at each position, not by the row's length",
     )
 
 
@@ -63,6 +76,11 @@ def padding_is_inert(importance_ratios, rng):
     _, _, mask = draw_batch(rng)
     now, old = -rng.exponential(size=mask.shape), -rng.exponential(size=mask.shape)
     expected = rltokens.importance_ratios(now, old, mask)
+    same(
+        importance_ratios(now, old, mask),
+        expected,
+        "a random batch comes out wrong, before anything strange stands in its padding",
+    )
     for junk in (np.nan, -np.inf, np.inf):
         same(
             importance_ratios(np.where(mask == 1, now, junk), np.where(mask == 1, old, junk), mask),
@@ -80,7 +98,7 @@ def survives_rare_tokens(importance_ratios, rng):
 
 
 VISIBLE = [divides_new_by_old, is_one_at_padding]
-HIDDEN = [each_token_has_its_own, nothing_is_clipped, padding_is_inert, survives_rare_tokens]
+HIDDEN = [each_token_has_its_own, nothing_is_clipped, skips_holes, padding_is_inert, survives_rare_tokens]
 
 
 def old_over_new(logp, logp_old, mask):
@@ -114,7 +132,12 @@ def whole_response(logp, logp_old, mask):
 
 
 def clips(logp, logp_old, mask):
-    return np.where(mask == 1, rltokens.importance_ratios(logp, logp_old, mask).clip(0.01, 10.0), 1.0)
+    return np.where(mask == 1, rltokens.importance_ratios(logp, logp_old, mask).clip(0, 100.0), 1.0)
+
+
+def prefix_of_the_row(logp, logp_old, mask):
+    lengths = np.asarray(mask).sum(axis=1, keepdims=True)
+    return rltokens.importance_ratios(logp, logp_old, np.arange(mask.shape[1]) < lengths)
 
 
 def multiplies_by_the_mask(logp, logp_old, mask):
@@ -137,6 +160,7 @@ WRONG = {
     mask_ignored: is_one_at_padding,
     whole_response: each_token_has_its_own,
     clips: nothing_is_clipped,
+    prefix_of_the_row: skips_holes,
     multiplies_by_the_mask: padding_is_inert,
     divides_probabilities: survives_rare_tokens,
 }

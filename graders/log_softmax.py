@@ -76,6 +76,16 @@ def keeps_the_tail(log_softmax, rng):
     )
 
 
+def takes_off_the_maximum(log_softmax, rng):
+    for logits in ([-3000.0, 0.0, 0.0], [0.0, 3000.0, 3000.0]):
+        same(
+            log_softmax(np.array(logits)),
+            [-3000 - math.log(2), -math.log(2), -math.log(2)],
+            f"logits {tuple(logits)} are two equal chances and a very rare token: take off the *maximum*, "
+            "or the exponentials still overflow",
+        )
+
+
 def gives_each_row_its_own_peak(log_softmax, rng):
     same(
         log_softmax(np.array([[1000.0, 1000.0], [-1000.0, -1000.0]])),
@@ -97,6 +107,8 @@ def forbids_tokens(log_softmax, rng):
 def leaves_its_input_alone(log_softmax, rng):
     logits = rng.normal(size=(3, 5)) + 7
     same(log_softmax(logits), rltokens.log_softmax(logits), "a random array of shape (3, 5) comes out wrong")
+    # Forbidden tokens, since an answer may write to its argument only there.
+    logits[0, 1:3] = -np.inf
     (after,) = arguments_after(log_softmax, logits)
     same(after, logits, "your function changed the array that it was given: write to a new one")
 
@@ -111,6 +123,7 @@ VISIBLE = [returns_logarithms, survives_large_logits, works_along_the_last_axis]
 HIDDEN = [
     shifting_a_row_changes_nothing,
     keeps_the_tail,
+    takes_off_the_maximum,
     gives_each_row_its_own_peak,
     forbids_tokens,
     leaves_its_input_alone,
@@ -158,6 +171,18 @@ def epsilon_in_the_logarithm(logits):
     return np.log(stable_softmax(logits) + 1e-12)
 
 
+def takes_off_the_mean(logits):
+    shifted = logits - logits.mean(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def takes_off_the_first(logits):
+    shifted = logits - logits[..., :1]
+    with np.errstate(over="ignore"):
+        return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
 def one_peak_for_all(logits):
     shifted = logits - logits.max()
     with np.errstate(all="ignore"):
@@ -188,6 +213,8 @@ WRONG = {
     forgets_to_add_the_peak_back: shifting_a_row_changes_nothing,
     logarithm_of_softmax: keeps_the_tail,
     epsilon_in_the_logarithm: keeps_the_tail,
+    takes_off_the_mean: takes_off_the_maximum,
+    takes_off_the_first: takes_off_the_maximum,
     one_peak_for_all: gives_each_row_its_own_peak,
     nan_for_a_forbidden_row: forbids_tokens,
     clips_minus_inf: forbids_tokens,

@@ -97,6 +97,18 @@ def every_prefix_has_its_row(sequence_distribution, rng):
     )
 
 
+def adds_logarithms(sequence_distribution, rng):
+    table = np.zeros((7, 2))
+    table[:, 1] = -400.0
+    rare = -400.0 * np.array([0, 1, 1, 2, 1, 2, 2, 3])  # 400 nats for each token 1 among 000, 001, ..., 111
+    same(
+        sequence_distribution(table, 2, 3),
+        rare,
+        "three tokens of probability e^-400: their product is too small for a float, so add logarithms "
+        "and never multiply probabilities",
+    )
+
+
 def one_token_or_one_position(sequence_distribution, rng):
     row = rng.normal(size=(1, 5))
     same(sequence_distribution(row, 5, 1), rltokens.log_softmax(row)[0], "one position: the table's only row")
@@ -109,7 +121,12 @@ def one_token_or_one_position(sequence_distribution, rng):
 
 
 VISIBLE = [two_steps_by_hand, normalizes_each_step, goes_on_to_the_last_position]
-HIDDEN = [the_last_token_changes_fastest, every_prefix_has_its_row, one_token_or_one_position]
+HIDDEN = [
+    the_last_token_changes_fastest,
+    every_prefix_has_its_row,
+    adds_logarithms,
+    one_token_or_one_position,
+]
 
 
 def level_by_level(logp, vocab_size, length, row_of):
@@ -171,6 +188,11 @@ def two_positions_only(logit_table, vocab_size, length):
     return rltokens.sequence_distribution(logit_table[: 1 + vocab_size], vocab_size, 2)
 
 
+def logarithm_of_the_product(logit_table, vocab_size, length):
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(rltokens.sequence_distribution(logit_table, vocab_size, length)))
+
+
 def clips_minus_inf(logit_table, vocab_size, length):
     return np.maximum(rltokens.sequence_distribution(logit_table, vocab_size, length), -50.0)
 
@@ -186,6 +208,7 @@ WRONG = {
     never_normalizes: normalizes_each_step,
     first_token_fastest: the_last_token_changes_fastest,
     rows_start_at_powers: every_prefix_has_its_row,
+    logarithm_of_the_product: adds_logarithms,
     clips_minus_inf: one_token_or_one_position,
 }
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import rltokens
-from rltokens.checking import draw_batch, has_shape, same
+from rltokens.checking import Raised, Wrong, draw_batch, has_shape, same
 from rltokens.mdp import enumerate_responses
 from rltokens.toy import reference_logits, response_logits
 
@@ -69,9 +69,43 @@ def padding_is_inert(sequence_logprobs, rng):
     logits, tokens, mask = draw_batch(rng)
     expected = rltokens.sequence_logprobs(logits, tokens, mask)
     same(
-        sequence_logprobs(np.where((mask == 1)[..., None], logits, np.nan), tokens, mask),
+        sequence_logprobs(logits, tokens, mask),
         expected,
-        "padding changed the result: NaN where mask is 0 must not reach the sum, and 0 * nan is nan",
+        "a random batch comes out wrong, before anything strange stands in its padding",
+    )
+    for junk in (np.nan, np.inf, -np.inf):
+        same(
+            sequence_logprobs(np.where((mask == 1)[..., None], logits, junk), tokens, mask),
+            expected,
+            f"padding changed the result: {junk} where mask is 0 must not reach the sum, and 0 * nan is nan",
+        )
+
+
+def padded_ids_are_not_looked_up(sequence_logprobs, rng):
+    logits, tokens, mask = draw_batch(rng)
+    expected = rltokens.sequence_logprobs(logits, tokens, mask)
+    same(
+        sequence_logprobs(logits, tokens, mask),
+        expected,
+        "a random batch comes out wrong, before anything strange stands in its padding",
+    )
+    message = "a padded id of 99 is no token: it must not be looked up"
+    try:
+        got = sequence_logprobs(logits, np.where(mask == 1, tokens, 99), mask)
+    except Raised as error:
+        if error.kind == "IndexError":
+            raise Wrong(message, str(error)) from None
+        raise
+    same(got, expected, message)
+
+
+def an_impossible_response_has_minus_inf(sequence_logprobs, rng):
+    logits = np.array([[[0.0, -np.inf, 0.0], [0.0, 0.0, 0.0]], [[0.0, 0.0, -np.inf], [0.0, -900.0, 0.0]]])
+    same(
+        sequence_logprobs(logits, np.array([[1, 1], [0, 1]]), np.ones((2, 2), dtype=int)),
+        [-math.inf, -900 - 2 * math.log(2)],
+        "a response with a token of probability 0 has log-probability -inf, and a very rare one keeps its "
+        "own: neither is clipped, and nothing is added inside a logarithm",
     )
 
 
@@ -105,7 +139,14 @@ def agrees_on_any_batch(sequence_logprobs, rng):
 
 
 VISIBLE = [multiplies_the_steps, counts_only_real_tokens, all_responses_add_up_to_one]
-HIDDEN = [padding_is_inert, an_empty_response_adds_nothing, survives_a_long_response, agrees_on_any_batch]
+HIDDEN = [
+    padding_is_inert,
+    padded_ids_are_not_looked_up,
+    an_impossible_response_has_minus_inf,
+    an_empty_response_adds_nothing,
+    survives_a_long_response,
+    agrees_on_any_batch,
+]
 
 
 def mean_for_sum(logits, tokens, mask):
@@ -151,6 +192,26 @@ def multiplies_by_the_mask(logits, tokens, mask):
     return (logp * mask).sum(axis=1)
 
 
+def looks_up_padded_ids(logits, tokens, mask):
+    logits = np.where((mask == 1)[..., None], logits, 0.0)
+    logp = np.take_along_axis(rltokens.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
+    return np.where(mask == 1, logp, 0.0).sum(axis=1)
+
+
+def skips_impossible_tokens(logits, tokens, mask):
+    logp = rltokens.token_logprobs(logits, tokens, mask)
+    return np.where(np.isinf(logp), 0.0, logp).sum(axis=1)
+
+
+def clips_the_total(logits, tokens, mask):
+    return np.maximum(rltokens.sequence_logprobs(logits, tokens, mask), -1e4)
+
+
+def epsilon_in_the_logarithm(logits, tokens, mask):
+    logp = rltokens.token_logprobs(logits, tokens, mask)
+    return np.where(mask == 1, np.log(np.exp(logp) + 1e-9), 0.0).sum(axis=1)
+
+
 def nan_for_an_empty_row(logits, tokens, mask):
     count = mask.sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -173,6 +234,10 @@ WRONG = {
     sums_the_batch: counts_only_real_tokens,
     sums_logits: all_responses_add_up_to_one,
     multiplies_by_the_mask: padding_is_inert,
+    looks_up_padded_ids: padded_ids_are_not_looked_up,
+    skips_impossible_tokens: an_impossible_response_has_minus_inf,
+    clips_the_total: an_impossible_response_has_minus_inf,
+    epsilon_in_the_logarithm: an_impossible_response_has_minus_inf,
     nan_for_an_empty_row: an_empty_response_adds_nothing,
     logarithm_of_the_product: survives_a_long_response,
 }
@@ -199,7 +264,7 @@ def through_torch(logits, tokens, mask):
 
     real = torch.as_tensor(mask) == 1
     z = torch.as_tensor(logits).masked_fill(~real[..., None], 0.0)
-    logp = torch.distributions.Categorical(logits=z).log_prob(torch.as_tensor(tokens))
+    logp = torch.distributions.Categorical(logits=z).log_prob(torch.as_tensor(tokens) * real)
     return logp.masked_fill(~real, 0.0).sum(dim=1)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import rltokens
-from rltokens.checking import Raised, Wrong, draw_batch, same
+from rltokens.checking import Raised, Wrong, arguments_after, draw_batch, same
 
 TITLE = "The log-probability of each drawn token"
 DIFFICULTY = "medium"
@@ -63,6 +63,11 @@ def padding_is_inert(token_logprobs, rng):
     logits, tokens, mask = draw_batch(rng)
     real = mask == 1
     expected = rltokens.token_logprobs(logits, tokens, mask)
+    same(
+        token_logprobs(logits, tokens, mask),
+        expected,
+        "a random batch comes out wrong, before anything strange stands in its padding",
+    )
     for junk in (np.nan, np.inf, -np.inf):
         same(
             token_logprobs(np.where(real[..., None], logits, junk), tokens, mask),
@@ -75,6 +80,11 @@ def padding_is_inert(token_logprobs, rng):
 def padded_ids_are_not_looked_up(token_logprobs, rng):
     logits, tokens, mask = draw_batch(rng)
     expected = rltokens.token_logprobs(logits, tokens, mask)
+    same(
+        token_logprobs(logits, tokens, mask),
+        expected,
+        "a random batch comes out wrong, before anything strange stands in its padding",
+    )
     for junk in (99, -1, -100):
         message = f"a padded id of {junk} is no token: put a harmless id there before you look anything up"
         try:
@@ -87,11 +97,49 @@ def padded_ids_are_not_looked_up(token_logprobs, rng):
 
 
 def a_forbidden_token_has_minus_inf(token_logprobs, rng):
+    logits = np.array([[[0.0, -np.inf, 0.0], [0.0, 0.0, -np.inf]]])
     same(
-        token_logprobs(np.array([[[0.0, -np.inf], [0.0, 0.0]]]), np.array([[1, 1]]), np.array([[1, 1]])),
+        token_logprobs(logits, np.array([[1, 1]]), np.array([[1, 1]])),
         [[-np.inf, math.log(1 / 2)]],
         "a drawn token of probability 0 has log-probability -inf: neither clipped nor NaN",
     )
+
+
+def is_as_stable_as_log_softmax(token_logprobs, rng):
+    logits = np.array(
+        [[[1000.0, 1000.0, 0.0], [0.0, -900.0, 0.0]], [[-1000.0, -1000.0, -1000.0], [5.0, -895.0, 5.0]]]
+    )
+    same(
+        token_logprobs(logits, np.array([[0, 1], [2, 1]]), np.ones((2, 2), dtype=int)),
+        np.array([[0, -900], [-math.log(3 / 2), -900]]) - math.log(2),
+        "logits of 1000 or rare tokens come out wrong here: use your log_softmax, row by row",
+    )
+
+
+def nothing_real_is_all_zeros(token_logprobs, rng):
+    logits, tokens, mask = draw_batch(rng)
+    same(
+        token_logprobs(logits, tokens, mask * 1.0),
+        rltokens.token_logprobs(logits, tokens, mask),
+        "a mask may be of type float: a random batch with one comes out wrong",
+    )
+    same(
+        token_logprobs(logits * np.nan, tokens, 0 * mask),
+        np.zeros(mask.shape),
+        "a batch without any real token gives zeros: no NaN, and no error",
+    )
+
+
+def leaves_its_input_alone(token_logprobs, rng):
+    logits, tokens, mask = draw_batch(rng)
+    same(
+        token_logprobs(logits, tokens, mask),
+        rltokens.token_logprobs(logits, tokens, mask),
+        "a random batch comes out wrong",
+    )
+    after = arguments_after(token_logprobs, logits, tokens, mask)
+    for name, before, now in zip(("logits", "tokens", "mask"), (logits, tokens, mask), after, strict=True):
+        same(now, before, f"your function changed {name}, which it was given: write to a new array")
 
 
 def skips_holes(token_logprobs, rng):
@@ -120,6 +168,9 @@ HIDDEN = [
     padding_is_inert,
     padded_ids_are_not_looked_up,
     a_forbidden_token_has_minus_inf,
+    is_as_stable_as_log_softmax,
+    nothing_real_is_all_zeros,
+    leaves_its_input_alone,
     skips_holes,
     agrees_on_any_batch,
 ]
@@ -164,6 +215,25 @@ def clips_the_probability(logits, tokens, mask):
     return np.maximum(rltokens.token_logprobs(logits, tokens, mask), math.log(1e-8))
 
 
+def naive_exp(logits, tokens, mask):
+    real = mask == 1
+    z = np.where(real[..., None], logits, 0.0)
+    with np.errstate(over="ignore", divide="ignore"):
+        logp = gathered(z, np.where(real, tokens, 0)) - np.log(np.exp(z).sum(axis=-1))
+    return np.where(real, logp, 0.0)
+
+
+def divides_by_the_count(logits, tokens, mask):
+    with np.errstate(invalid="ignore"):
+        return rltokens.token_logprobs(logits, tokens, mask) / mask.sum() * mask.sum()
+
+
+def cleans_in_place(logits, tokens, mask):
+    logits[mask == 0] = 0.0
+    tokens[mask == 0] = 0
+    return rltokens.token_logprobs(logits, tokens, mask)
+
+
 def prefix_of_the_row(logits, tokens, mask):
     lengths = np.asarray(mask).sum(axis=1, keepdims=True)
     return rltokens.token_logprobs(logits, tokens, np.arange(mask.shape[1]) < lengths)
@@ -183,6 +253,9 @@ WRONG = {
     multiplies_by_the_mask: padding_is_inert,
     looks_up_padded_ids: padded_ids_are_not_looked_up,
     clips_the_probability: a_forbidden_token_has_minus_inf,
+    naive_exp: is_as_stable_as_log_softmax,
+    divides_by_the_count: nothing_real_is_all_zeros,
+    cleans_in_place: leaves_its_input_alone,
     prefix_of_the_row: skips_holes,
 }
 

@@ -209,17 +209,19 @@ class Batch(NamedTuple):
 
 
 def draw_batch(rng, rows=None, empty_row=True):
-    """A ragged batch of random size, one row of it without a real token, padding after each response."""
+    """A ragged batch of random size: padding after responses, a hole inside one, an empty row."""
     rows = int(rng.integers(3, 6)) if rows is None else rows
     length, vocab_size = int(rng.integers(4, 8)), int(rng.integers(3, 9))
     lengths = rng.integers(2, length + 1, size=rows)
     lengths[0] = length - 1  # at least one row ends in padding
     if empty_row and rows > 1:
         lengths[1] = 0
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
+    mask[0, 1] = 0  # the first row has at least three tokens, so this lies inside it
     return Batch(
         logits=2 * rng.normal(size=(rows, length, vocab_size)),
         tokens=rng.integers(vocab_size, size=(rows, length)),
-        mask=(np.arange(length) < lengths[:, None]).astype(np.int64),
+        mask=mask,
     )
 
 
