@@ -55,6 +55,7 @@ lint: $(SETUP)  ## check the code's style
 	$(VENV)/bin/ruff format --check .
 
 lock: $(SETUP)  ## choose versions anew (needs uv); the CUDA libraries of torch's other wheels are left out
+	@mkdir -p build
 	@{ printf '%s\n' '# Every version of the project, for any system and Python 3.11 or newer. Made by `make lock`; do not edit.' \
 	  '# torch stands without the CUDA libraries that its Linux wheel from PyPI asks for: its CPU wheel needs none.'; \
 	  uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --no-header --no-annotate --quiet \

@@ -75,6 +75,17 @@ def test_an_exception_arrives_as_class_name_and_message():
     assert (caught.value.kind, caught.value.text) == ("IndexError", "list index out of range")
 
 
+def test_one_kind_of_exception_can_be_the_lesson():
+    def fails(x):
+        return [][x]
+
+    with pytest.raises(Wrong, match="the lesson") as caught:
+        checking.must_not_raise("IndexError", "the lesson", Answer(fails), 0)
+    assert type(caught.value) is Wrong
+    with pytest.raises(Raised, match="IndexError"):
+        checking.must_not_raise("KeyError", "the lesson", Answer(fails), 0)
+
+
 def test_the_line_that_raised_is_named():
     namespace = {}
     exec("def fails(x):\n    y = x\n    return y[7]", namespace)  # as a cell, which counts from 1

@@ -11,6 +11,7 @@ from conftest import ROOT
 from rltokens.course import audit
 from rltokens.course.cli import main
 from rltokens.course.exercises import DIFFICULTIES, CourseError, grader_files, load_course
+from rltokens.course.notebooks import given_source
 
 EXERCISES = list(load_course(ROOT).exercises.values())
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
@@ -73,8 +74,8 @@ def test_right_answers_pass(exercise):
 @each_exercise
 def test_the_solution_as_printed_passes(exercise):
     """The text that goes into the notebook and the book, without the decorator that validates."""
-    namespace = {}
-    exec("import numpy as np", namespace)
+    namespace = {"__name__": "given"}
+    exec(given_source(load_course(ROOT), exercise.chapter), namespace)
     for other in EXERCISES:
         if other.chapter == exercise.chapter:
             exec(other.solution, namespace)

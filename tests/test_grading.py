@@ -16,7 +16,7 @@ import nbformat
 import pytest
 from browser import open_browser
 
-from rltokens.checking import grade, run_checks
+from rltokens.checking import Answer, grade, run_checks
 from rltokens.course.classroom import COLUMNS, grade_class, grade_submissions
 from rltokens.course.example_class import answer, answer_all, find_cell, named_answer, put_submission
 from rltokens.course.exercises import CourseError, load_course
@@ -27,7 +27,11 @@ from rltokens.course.verdicts import failures_in
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = load_course(ROOT)
 ALL = list(COURSE.exercises)
-BUILT_ON_LOG_SOFTMAX = ("token_logprobs", "sequence_logprobs", "sequence_distribution")
+BUILT_ON_LOG_SOFTMAX = [
+    name
+    for name, exercise in COURSE.exercises.items()
+    if "log_softmax" in Answer(exercise.function).drive("names_used")
+]
 
 # For each student: the points where they are not full, and what the table says of an exercise.
 CLASS = {

@@ -1,6 +1,7 @@
 """The package as a whole: what importing it costs, its examples, and the files that pin it."""
 
 import doctest
+import inspect
 import re
 import subprocess
 import sys
@@ -25,6 +26,14 @@ def test_every_public_name_is_there():
         assert getattr(rltokens, name).__doc__, f"{name} has no docstring"
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         rltokens.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("module", sorted(set(rltokens._HOME.values())))
+def test_every_function_of_a_chapter_can_be_imported_from_the_package(module):
+    functions = inspect.getmembers(import_module(f"rltokens.{module}"), inspect.isfunction)
+    own = {n for n, f in functions if f.__module__ == f"rltokens.{module}" and not n.startswith("_")}
+    forgotten = own - {name for name, home in rltokens._HOME.items() if home == module}
+    assert not forgotten, f"add {sorted(forgotten)} to _HOME in src/rltokens/__init__.py"
 
 
 @pytest.mark.parametrize("module", MODULES)

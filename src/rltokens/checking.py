@@ -159,6 +159,16 @@ def arguments_after(answer, *args):
 # --- Comparisons ---------------------------------------------------------------------------------
 
 
+def must_not_raise(kind, message, answer, *args):
+    """Call the answer; an exception of this class name is the lesson `message`, any other is not."""
+    try:
+        return answer(*args)
+    except Raised as error:
+        if error.kind == kind:
+            raise Wrong(message, str(error)) from None
+        raise
+
+
 def has_shape(got, shape, message):
     """Raise `message` unless the answer is an array of this shape."""
     if _as_numbers(got).shape != tuple(shape):

@@ -29,7 +29,7 @@ def log_softmax(logits):
     ------
     ValueError if `logits` has no axis, or an empty last one.
 
-    Source: Blanchard, Higham and Higham (2021), section 2.
+    Source: Blanchard, Higham and Higham (2021).
 
     Examples
     --------

@@ -37,7 +37,12 @@ def what_went_wrong(notebook, exercise):
         return ["not begun"]
     failures = failures_in(printed, exercise)
     if failures and all(message.startswith(f"{exercise} is not defined") for _, message in failures):
-        why = "was deleted" if answer is None else f"ended in {_error(answer) or 'no error'}"
+        if answer is None:
+            why = "was deleted"
+        elif error := _error(answer):
+            why = f"ended in {error}"
+        else:
+            why = "ran, and defines no function of this name"
         return [f"{exercise} is not defined: its cell {why}"]
     mend = [match[1] for match in map(MEND.match, lines) if match]
     return mend + [f"{check}: {message}" for check, message in failures]
