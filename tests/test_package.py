@@ -40,7 +40,7 @@ def test_every_function_of_a_chapter_can_be_imported_from_the_package(module):
 def test_the_examples_in_the_docstrings(module):
     result = doctest.testmod(import_module(f"rltokens.{module}"))
     assert result.failed == 0
-    if module in ("logprobs", "mdp", "toy"):
+    if module not in ("plots", "checking", "validation"):
         assert result.attempted > 0
 
 
