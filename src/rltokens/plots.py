@@ -43,3 +43,44 @@ def lines(x, curves, xlabel, ylabel, log_y=False):
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure
+
+
+# What a run is watched by: title, the metrics drawn in it, the unit.
+PANELS = (
+    ("Reward", ("reward", "gold"), "score"),
+    ("Distance to the reference", ("kl_reference",), "nats a response"),
+    ("Distance to the optimum", ("kl_optimum",), "nats a response"),
+    ("Fluency", ("fluency",), "nats a token"),
+    ("Length", ("length",), "tokens"),
+    ("Entropy", ("entropy",), "nats a token"),
+    ("Step", ("clip_fraction", "kl_old"), "share, nats a token"),
+    ("Critic", ("explained_variance",), "share of variance"),
+    ("Price of a nat", ("beta",), "beta"),
+    ("Speed", ("tokens_per_second",), "tokens a second"),
+)
+
+
+def dashboard(history):
+    """The curves of a run, from the metrics of its iterations; panels without a number are left out."""
+    shown = [panel for panel in PANELS if history[-1].get(panel[1][0]) is not None]
+    rows = -(-len(shown) // 3)
+    figure, grid = plt.subplots(rows, 3, figsize=(11, 2.6 * rows), layout="constrained", sharex=True)
+    x = [metrics["iteration"] for metrics in history]
+    for axes, (title, names, unit) in zip(grid.flat, shown, strict=False):
+        for name, colour, style in zip(names, (BLUE, ORANGE), ("-", "--"), strict=False):
+            y = [metrics[name] for metrics in history]
+            if name == "tokens_per_second":
+                y = [phases["all"] for phases in y]
+            axes.plot(
+                x, [np.nan if v is None else v for v in y], style, color=colour, label=name.replace("_", " ")
+            )
+        axes.set(title=title, ylabel=unit)
+        if names == ("kl_optimum",):
+            axes.set_yscale("log")
+        if len(names) > 1:
+            axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_axis_off()
+    figure.supxlabel("iteration")
+    return figure

@@ -81,8 +81,7 @@ def validated(_and=None, /, **rules):
     def decorate(function):
         signature = inspect.signature(function)
 
-        @functools.wraps(function)
-        def checked(*args, **kwargs):
+        def check(*args, **kwargs):
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
@@ -91,6 +90,8 @@ def validated(_and=None, /, **rules):
             arrays, sizes = _check_shapes(rules, given, optional)
             known = {**sizes, **given}
             for name, rule in rules.items():
+                if given[name] is None and name in optional:
+                    continue
                 if isinstance(rule, Number):
                     _check_number(name, given[name], rule, known)
                 elif isinstance(rule, Choice) and given[name] not in rule.words:
@@ -103,8 +104,13 @@ def validated(_and=None, /, **rules):
                     _check_values(name, arrays[name], rule, known, mask)
             if _and is not None:
                 _and(given)
+
+        @functools.wraps(function)
+        def checked(*args, **kwargs):
+            check(*args, **kwargs)
             return function(*args, **kwargs)
 
+        checked.check = check
         return checked
 
     return decorate
