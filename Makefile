@@ -14,12 +14,13 @@ PAGES := $(shell find book -type f -not -path 'book/_build/*' -not -path '*/__py
 CLASS := $(wildcard examples/class/*)
 
 SETUP := $(VENV)/made
+PEERS := .venv-peers/made
 NOTEBOOKS := release/made
 VENDOR := build/vendor/made
 BOOK := book/_build/html/.made
 GRADES := build/class/made
 
-.PHONY: help course setup book serve notebooks grade audit check test lint lock clean
+.PHONY: help course setup book serve notebooks grade audit check test peers lint lock clean
 .DELETE_ON_ERROR:
 
 help:  ## list what make can do
@@ -50,6 +51,9 @@ check: $(SETUP)  ## run the fast tests, under a minute
 test: $(SETUP) $(BOOK)  ## run every test
 	$(PY) -m pytest
 
+peers: $(PEERS)  ## compare our functions with verl's, TRL's and rlax's (in .venv-peers, 2.5 GB)
+	PEERS=required .venv-peers/bin/python -m pytest --disable-warnings tests/peers
+
 lint: $(SETUP)  ## check the code's style
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -62,8 +66,8 @@ lock: $(SETUP)  ## choose versions anew (needs uv); the CUDA libraries of torch'
 	  | grep -vE '^(nvidia-|cuda-|triton)'; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock
 
-clean:  ## remove all that make made, .venv included
-	rm -rf .venv build release book/_build runs
+clean:  ## remove all that make made, .venv and .venv-peers included
+	rm -rf .venv .venv-peers build release book/_build runs
 
 $(SETUP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make setup PYTHON=python3.11")'
@@ -71,6 +75,14 @@ $(SETUP): requirements.lock pyproject.toml
 	$(PY) -m pip install --quiet --no-deps --constraint requirements.lock $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PY) -m pip install --quiet --requirement requirements.lock
 	$(PY) -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+# Twice quiet: pip warns of what a machine's own configuration names and this environment does not need.
+$(PEERS): requirements.lock tests/peers/requirements.txt tests/peers/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --quiet --no-deps --constraint requirements.lock $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	.venv-peers/bin/python -m pip install --quiet --quiet --requirement tests/peers/requirements.txt
+	.venv-peers/bin/python -m pip install --quiet --quiet --no-deps --editable .
 	@touch $@
 
 $(NOTEBOOKS): $(SETUP) $(PACKAGE) $(EXERCISES)
