@@ -84,3 +84,40 @@ def dashboard(history):
         axes.set_axis_off()
     figure.supxlabel("iteration")
     return figure
+
+
+def over_distance(groups, bins=12):
+    """Proxy and true reward against the distance from the reference: Goodhart's law, if it is at work.
+
+    `groups` maps a label to the histories of several seeds. Each seed's iterations are put in bins of equal
+    width in the root of the KL; lines are means over seeds, bands reach from the lowest to the highest seed,
+    and a bin that fewer than half of the seeds came through is left out. Rewards count from the start.
+    """
+    figure, grid = plt.subplots(
+        1, len(groups), figsize=(4.6 * len(groups), 3.8), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, (label, histories) in zip(grid.flat, groups.items(), strict=True):
+        furthest = max(metrics["kl_reference"] for history in histories for metrics in history)
+        edges = np.linspace(0, furthest**0.5, bins + 1)
+        middle = ((edges[:-1] + edges[1:]) / 2) ** 2
+        for name, legend, colour, style in (
+            ("reward", "reward model", BLUE, "-"),
+            ("gold", "true reward", ORANGE, "--"),
+        ):
+            by_seed = np.full((len(histories), bins), np.nan)
+            for seed, history in enumerate(histories):
+                distance = np.maximum([metrics["kl_reference"] for metrics in history], 0.0) ** 0.5
+                gained = np.array([metrics[name] for metrics in history]) - history[0][name]
+                at = np.clip(np.digitize(distance, edges) - 1, 0, bins - 1)
+                for b in set(at):
+                    by_seed[seed, b] = gained[at == b].mean()
+            shown = 2 * np.isfinite(by_seed).sum(axis=0) >= len(histories)
+            y = by_seed[:, shown]
+            axes.fill_between(middle[shown], np.nanmin(y, 0), np.nanmax(y, 0), color=colour, alpha=0.2, lw=0)
+            axes.plot(middle[shown], np.nanmean(y, 0), style, color=colour, label=legend)
+        axes.set(title=label, xlabel="KL to the reference, nats a response")
+        axes.axhline(0.0, color=GREY, lw=0.8)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0, 0].set_ylabel("gained since the start")
+    grid[0, 0].legend(frameon=False)
+    return figure
