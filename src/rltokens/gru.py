@@ -196,7 +196,7 @@ class Generated(NamedTuple):
     """Responses as they were drawn, right-padded with 0, on the device of the model."""
 
     tokens: torch.Tensor  # (B, T)
-    mask: torch.Tensor  # (B, T), bool; 1 up to the first EOS
+    mask: torch.Tensor  # (B, T), 1 up to the first EOS and 0 behind it
     logp: torch.Tensor  # (B, T), log-probs under the distribution sampled from
 
 
@@ -254,7 +254,7 @@ def generate(model, prompts, max_length, eos=None, temperature=1.0, generator=No
                     break
         if t + 1 < max_length:
             state = cell(*gates, drawn, state)[-1]
-    return Generated(tokens.t().contiguous(), mask.t().contiguous(), logp.t().contiguous())
+    return Generated(tokens.t().contiguous(), mask.t().long(), logp.t().contiguous())
 
 
 def draw(logp, u):
@@ -284,7 +284,7 @@ def generate_plainly(model, prompts, max_length, eos=None, temperature=1.0, gene
         text = torch.cat([text, drawn[:, None]], dim=1)
         tokens.append(drawn * unfinished)
         logp.append(all_logp.gather(1, drawn[:, None])[:, 0] * unfinished)
-        mask.append(unfinished)
+        mask.append(unfinished.long())
         if eos is not None:
             unfinished = unfinished & (drawn != eos)
     return Generated(*(torch.stack(columns, dim=1) for columns in (tokens, mask, logp)))

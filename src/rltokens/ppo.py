@@ -290,7 +290,7 @@ def train(
             logp_ref = response_logprobs(reference, prompts, tokens, mask, temperature)[0]
             if value_model is not None:
                 # One column more, for the state after the last token.
-                after_t = torch.nn.functional.pad(mask, (1, 0), value=True)
+                after_t = torch.nn.functional.pad(mask, (1, 0), value=1)
                 values = response_values(
                     value_model, prompts, torch.nn.functional.pad(tokens, (0, 1)), after_t
                 )
@@ -303,7 +303,7 @@ def train(
         lengths = real.sum(axis=1)
         is_cut = np.zeros(batch, dtype=bool)
         if task.eos is not None:
-            is_cut = ~((text[1] == task.eos) & real).any(axis=1)
+            is_cut = ~((text[1] == task.eos) & (real == 1)).any(axis=1)
         score = score - missing_eos_penalty * is_cut
         clock.lap("score")
 
@@ -336,7 +336,7 @@ def train(
         # --- climb
         diagnostics = []
         for _ in range(epochs):
-            for some in torch.randperm(batch, generator=generator).chunk(minibatches):
+            for some in torch.randperm(batch, generator=generator).tensor_split(minibatches):
                 i = some.to(device)
                 logp, logits, layout = response_logprobs(policy, prompts[i], tokens[i], mask[i], temperature)
                 policy_loss = use.clipped_policy_loss(logp, logp_old[i], advantages[i], mask[i], clip, mode)
@@ -352,7 +352,7 @@ def train(
                 norms = [torch.nn.utils.clip_grad_norm_(part, max_gradient) for part in trained]
                 optimizer.step()
                 with torch.no_grad():
-                    moved = torch.where(mask[i], logp - logp_old[i], 0)
+                    moved = torch.where(mask[i] == 1, logp - logp_old[i], 0)
                     kl_old = (moved.expm1() - moved).sum() / mask[i].sum()  # k3, never negative
                     clipped = ((moved.exp() - 1).abs() > clip).sum() / mask[i].sum()
                     numbers = (policy_loss, value_loss, entropy, kl_old, clipped, moved.abs().max(), *norms)
@@ -363,7 +363,7 @@ def train(
         diagnostics = torch.stack(diagnostics).cpu().double().numpy()  # (steps, numbers)
         clock.lap("update")
 
-        log_ratio = np.where(real, on_host[0] - on_host[1], 0.0)
+        log_ratio = np.where(real == 1, on_host[0] - on_host[1], 0.0)
         metrics = {
             "iteration": state.iteration,
             "reward": score.mean(),
@@ -437,7 +437,7 @@ def kl_to_optimum(state, temperature, use):
 
 def explained_variance(advantages, returns, mask):
     """The share of the returns' variance that the critic's values account for; at best 1."""
-    left, all_of_it = np.var(advantages[mask]), np.var(returns[mask])
+    left, all_of_it = np.var(advantages[mask == 1]), np.var(returns[mask == 1])
     return 1 - left / all_of_it if all_of_it > 0 else 0.0
 
 
