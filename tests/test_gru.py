@@ -80,7 +80,7 @@ def test_a_batch_of_empty_rows_is_read_as_nothing(model):
 
 def test_logprobs_are_those_of_reading_each_response_alone(model, batch):
     prompts, tokens, mask = batch
-    logp, logits, layout = response_logprobs(model, prompts, tokens, mask, temperature=2.0)
+    logp, logits, _ = response_logprobs(model, prompts, tokens, mask, temperature=2.0)
     assert logits.shape == (mask.sum(), V)
     for b in range(B):
         text = torch.cat([torch.tensor([V]), prompts[b], tokens[b]])[None]
