@@ -16,9 +16,42 @@ import rltokens
 MODULES = sorted(p.stem for p in (ROOT / "src" / "rltokens").glob("*.py") if p.stem != "__init__")
 
 
+def run(*lines):
+    """What a fresh interpreter prints."""
+    return subprocess.check_output([sys.executable, "-c", "\n".join(lines)], text=True).strip()
+
+
 def test_importing_the_package_loads_nothing_heavy():
-    code = "import sys, rltokens; print([m for m in ('numpy', 'torch', 'matplotlib') if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    heavy = "[m for m in ('numpy', 'torch', 'gymnasium', 'matplotlib', 'tqdm') if m in sys.modules]"
+    assert run("import sys, rltokens", f"print({heavy})") == "[]"
+
+
+def test_chapters_1_to_5_load_numpy_and_nothing_else_that_is_heavy():
+    names = [n for n, home in rltokens._HOME.items() if home not in ("losses", "environment")]
+    heavy = "[m for m in ('numpy', 'torch', 'gymnasium', 'matplotlib') if m in sys.modules]"
+    assert run("import sys", f"from rltokens import {', '.join(names)}", f"print({heavy})") == "['numpy']"
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"),
+    [
+        ("torch", "aggregate"),
+        ("torch", "ppo_loss"),
+        ("torch", "freeze"),
+        ("torch", "losses"),
+        ("gymnasium", "TokenMDP"),
+    ],
+)
+def test_a_missing_library_is_named_with_the_way_to_get_it(missing, name):
+    said = run(
+        "import sys",
+        f"sys.modules[{missing!r}] = None",
+        "import rltokens",
+        "rltokens.gae, rltokens.transition  # these need neither",
+        f"try: from rltokens import {name}",
+        "except ImportError as error: print(type(error).__name__, error, sep=': ')",
+    )
+    assert said == f"ImportError: rltokens.{name} needs {missing}: pip install {missing}"
 
 
 def test_every_public_name_is_there():

@@ -72,16 +72,19 @@ def test_a_public_name_without_docstring_is_reported():
         assert complaints(thing) == ["has no docstring"]
 
 
-def test_a_function_of_a_chapter_without_an_example_is_reported():
+def test_a_function_without_an_example_is_reported():
     def function():
         """What it does.
 
         function() is no example
         """
 
-    assert complaints(function) == []
-    (complaint,) = complaints(function, in_a_chapter=True)
-    assert "no example" in complaint
+    class Helper:
+        """What it holds."""
+
+    for complaint in (*complaints(function), *complaints(Helper, in_a_chapter=True)):
+        assert "no example" in complaint
+    assert complaints(Helper) == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,9 @@ def test_parameters_that_are_not_those_of_the_signature_are_reported(text):
     def function(x, y):
         pass
 
-    function.__doc__ = f"What it does.\n\nParameters\n----------\n{text}\n\nReturns\n-------\nfloat"
+    function.__doc__ = (
+        f"What it does.\n\nParameters\n----------\n{text}\n\nReturns\n-------\nfloat\n\n>>> 1\n1"
+    )
     (complaint,) = complaints(function)
     assert complaint.startswith("takes x, y and describes")
     function.__doc__ = function.__doc__.replace(text, "x : (B, T),\n    of anything\ny : more")
@@ -216,6 +221,7 @@ def test_an_undocumented_public_name_fails_the_build(page):
     assert "rltokens.fake has no docstring" in warned
     assert "rltokens.fake.helper has no docstring" in warned
     assert "rltokens.chapter has no example" in warned
+    assert "rltokens.fake.helper has no example" not in warned  # one thing at a time
     assert warned.count("reference: ") == 3
     assert "_private" not in html
 

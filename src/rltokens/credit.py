@@ -189,7 +189,7 @@ def gae(rewards, values, mask, gamma=1.0, lam=0.95, bootstrap_value=None):
     advantages = np.zeros_like(r)
     for t in reversed(range(r.shape[1])):
         delta = r[:, t] + gamma * next_value - v[:, t]
-        advantage = delta + gamma * lam * next_advantage
+        advantage = delta + gamma * (lam * next_advantage)
         next_advantage = np.where(real_token[:, t], advantage, next_advantage)
         next_value = np.where(real_token[:, t], v[:, t], next_value)
         advantages[:, t] = np.where(real_token[:, t], advantage, 0.0)
@@ -343,7 +343,7 @@ def masked_whiten(x, mask, shift_mean=True):
     """
     mean = masked_mean(x, mask)
     real_token = np.asarray(mask) == 1
-    centered = np.where(real_token, x, mean) - mean
+    centered = np.where(real_token, x, mean).astype(np.float64) - mean
     variance = masked_mean(centered**2, mask)
     whitened = centered / np.sqrt(variance + 1e-8)
     return np.where(real_token, whitened if shift_mean else whitened + mean, 0.0)

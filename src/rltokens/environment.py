@@ -1,14 +1,27 @@
-"""The token-level MDP as a Gymnasium environment, for whoever wants to hang another library on it."""
+"""The token-level MDP as a Gymnasium environment."""
 
 import gymnasium
 import numpy as np
 
 from rltokens.mdp import transition
 from rltokens.toy import LENGTH, VOCAB_SIZE, two_zeros
+from rltokens.validation import validated, whole
 
 
 def _toy_score(prompt, response):
     return float(two_zeros([response])[0])
+
+
+def _holds_only_its_tokens(given):
+    vocab_size, eos, prompts = given["vocab_size"], given["eos"], given["prompts"]
+    if eos is not None and eos >= vocab_size:
+        raise ValueError(f"eos: expected an id from 0 to {vocab_size - 1} or None, got {eos}")
+    if not prompts:
+        raise ValueError("prompts: expected at least one tuple of tokens, got none")
+    for prompt in prompts:
+        for token in prompt:
+            if token not in range(vocab_size):
+                raise ValueError(f"prompts: expected ids from 0 to {vocab_size - 1}, got {token}")
 
 
 class TokenMDP(gymnasium.Env):
@@ -31,7 +44,8 @@ class TokenMDP(gymnasium.Env):
 
     Raises
     ------
-    ValueError for no prompts, or an `eos` that is not in the vocabulary.
+    ValueError for no prompts, an `eos`, a prompt's token or an action that
+    is not in the vocabulary, a step before `reset` or after the end.
 
     Source: Towers et al. (2024).
 
@@ -45,6 +59,7 @@ class TokenMDP(gymnasium.Env):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012, Gymnasium's interface
 
+    @validated(_holds_only_its_tokens, vocab_size=whole(1), max_length=whole(1), eos=whole(0))
     def __init__(
         self,
         vocab_size=VOCAB_SIZE,
@@ -54,10 +69,6 @@ class TokenMDP(gymnasium.Env):
         score=_toy_score,
         render_mode=None,
     ):
-        if not prompts:
-            raise ValueError("prompts: expected at least one tuple of tokens, got none")
-        if eos is not None and not 0 <= eos < vocab_size:
-            raise ValueError(f"eos: expected an id from 0 to {vocab_size - 1} or None, got {eos}")
         self.vocab_size, self.max_length, self.score = vocab_size, max_length, score
         self.prompts = tuple(tuple(prompt) for prompt in prompts)
         # Where there is no EOS, an id that is never drawn stands for it.
@@ -81,6 +92,8 @@ class TokenMDP(gymnasium.Env):
         """Append a token: (observation, reward, terminated, truncated, info)."""
         if self.state is None:
             raise ValueError("state: call reset before the first step")
+        if not self.action_space.contains(action):
+            raise ValueError(f"action: expected an id from 0 to {self.vocab_size - 1}, got {action!r}")
         self.state, terminated, truncated = transition(self.state, int(action), self.eos, self.max_length)
         ended = terminated or truncated
         reward = float(self.score(*self.state)) if ended else 0.0

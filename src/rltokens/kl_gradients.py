@@ -89,7 +89,7 @@ def kl_gradient_audit(z, z_ref):
     """
     logp, logp_ref = log_softmax(z), log_softmax(z_ref)
     pi, pi_ref = np.exp(logp), np.exp(logp_ref)
-    possible = pi > 0  # what is never drawn has no part in an average over draws
+    possible = logp > -700  # what is never drawn has no part in an average over draws
     k1, k2, k3 = kl_estimates(np.where(possible, logp, 0.0), np.where(possible, logp_ref, 0.0))
 
     def average(weights):
@@ -213,8 +213,17 @@ def sequence_kl_gradient_audit(z_table, z_ref_table, vocab_size, length):
     """
     logp_table, logp_ref_table = log_softmax(z_table), log_softmax(z_ref_table)
     pi = np.exp(logp_table)
+
+    # The tree of prefixes, from the root to the leaves for d.
+    starts = np.cumsum([0, *(vocab_size**t for t in range(length))])
+    levels = [slice(starts[t], starts[t + 1]) for t in range(length)]
+    reached = np.ones((len(pi), 1))  # d
+    for t in range(length - 1):
+        reached[levels[t + 1]] = (reached[levels[t]] * pi[levels[t]]).reshape(-1, 1)
+
     # What is never drawn has no part in an average over draws.
-    ratio_table = np.where(pi > 0, logp_table, 0.0) - np.where(pi > 0, logp_ref_table, 0.0)
+    possible = (logp_table > -700) & (reached > 0)
+    ratio_table = np.where(possible, logp_table, 0.0) - np.where(possible, logp_ref_table, 0.0)
 
     responses = enumerate_responses(vocab_size, length)  # (N, T)
     rows = prefix_rows(responses, vocab_size)  # (N, T)
@@ -226,25 +235,18 @@ def sequence_kl_gradient_audit(z_table, z_ref_table, vocab_size, length):
 
     def average(weights):
         """E[sum_t w_t grad log pi(y_t | y_<t)], added up in the table's rows."""
-        weights = np.where(probability > 0, probability * weights, 0.0)
-        per_token = policy_gradient_logits(logits, responses, weights, ones)
+        per_token = policy_gradient_logits(logits, responses, probability * weights, ones)
         gradient = np.zeros_like(pi)
         np.add.at(gradient, rows, per_token)
         return gradient
 
-    # The tree, from its leaves to the root for K, and from the root to the leaves for d.
-    starts = np.cumsum([0, *(vocab_size**t for t in range(length))])
-    levels = [slice(starts[t], starts[t + 1]) for t in range(length)]
+    # And from its leaves to the root for K.
     reverse_kl = np.zeros_like(pi)
-    to_come = np.zeros(vocab_size**length)  # K, 0 after the last token
+    to_come = np.zeros(vocab_size**length)  # 0 after the last token
     for level in reversed(levels):
-        penalty = np.where(pi[level] > 0, ratio_table[level] + to_come.reshape(-1, vocab_size), 0.0)
+        penalty = ratio_table[level] + to_come.reshape(-1, vocab_size)
         to_come = (pi[level] * penalty).sum(axis=1)
-        reverse_kl[level] = pi[level] * (penalty - to_come[:, None])
-    reached = np.ones(1)  # d
-    for level in levels:
-        reverse_kl[level] *= reached[:, None]
-        reached = (reached[:, None] * pi[level]).reshape(-1)
+        reverse_kl[level] = reached[level] * pi[level] * (penalty - to_come[:, None])
 
     return {
         "reverse_kl": reverse_kl,

@@ -191,10 +191,10 @@ def entropy(logits):
     >>> entropy(torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, -torch.inf]]))
     tensor([1.0986, 0.6931])
     """
-    forbidden = torch.isneginf(logits)
-    nothing_left = forbidden.all(dim=-1, keepdim=True)
+    nothing_left = torch.isneginf(logits).all(dim=-1, keepdim=True)
     logp = torch.log_softmax(torch.where(nothing_left, 0, logits), dim=-1)
     # 0 times -inf is NaN, and in a backward pass still is where the product is thrown away afterwards.
+    forbidden = nothing_left | torch.isneginf(logp)
     return -(logp.exp() * torch.where(forbidden, 0, logp)).sum(dim=-1)
 
 
@@ -344,16 +344,18 @@ def freeze(model):
     """
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"model: expected a torch module, got {type(model).__name__}")
-    # deepcopy refuses results of a computation, which some layers keep as attributes (weight norm does):
-    # the memo gives it copies of them.
-    memo = {
-        id(kept): kept.detach().clone()
-        for module in model.modules()
-        for kept in vars(module).values()
-        if isinstance(kept, torch.Tensor) and not kept.is_leaf
-    }
+    # deepcopy refuses results of a computation, which some layers keep (weight norm its weight, others the
+    # last hidden state): whatever needs gradients and is no parameter goes into the memo as a plain copy.
+    memo, seen, left = {}, set(), [vars(module) for module in model.modules()]
+    while left:
+        kept = left.pop()
+        if isinstance(kept, torch.Tensor):
+            if kept.requires_grad and not isinstance(kept, torch.nn.Parameter):
+                memo[id(kept)] = kept.detach().clone()
+        elif isinstance(kept, dict | list | tuple) and id(kept) not in seen:
+            seen.add(id(kept))
+            left.extend(kept.values() if isinstance(kept, dict) else kept)
     frozen = copy.deepcopy(model, memo)
     for parameter in frozen.parameters():
         parameter.requires_grad_(False)
-        parameter.grad = None
     return frozen.eval()

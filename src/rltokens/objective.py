@@ -72,7 +72,7 @@ def regularized_objective(p, p_ref, rewards, beta):
     0.6534
     """
     p = np.asarray(p, dtype=np.float64)
-    expected = (p * np.where(p > 0, rewards, 0.0)).sum()
+    expected = (p * np.where(p > 0, rewards, 0.0).astype(np.float64)).sum()
     return expected - beta * kl_divergence(p, p_ref) if beta > 0 else expected
 
 
@@ -226,8 +226,13 @@ def per_token_kl(logp_table, logp_ref_table):
     >>> per_token_kl(policy, reference).round(4)  # half of the time 0.1438
     array([0.    , 0.0719])
     """
-    p = np.exp(np.asarray(logp_table, dtype=np.float64))  # (prefixes, V)
-    kl = kl_divergence(p, np.exp(np.asarray(logp_ref_table, dtype=np.float64)))  # (prefixes,)
+    logp = np.asarray(logp_table, dtype=np.float64)  # (prefixes, V)
+    logp_ref = np.asarray(logp_ref_table, dtype=np.float64)
+    p = np.exp(logp)
+    possible = p > 0
+    # Not by way of probabilities: the reference's may be e^-800, which is 0, and the KL would be infinite.
+    log_ratio = np.where(possible, logp, 0.0) - np.where(possible, logp_ref, 0.0)
+    kl = (np.where(possible, p, 0.0) * log_ratio).sum(axis=1)  # (prefixes,)
     reached = np.ones(1)  # the probability of each prefix of t tokens
     kl_by_position = []
     first_row = 0
@@ -235,7 +240,7 @@ def per_token_kl(logp_table, logp_ref_table):
         rows = slice(first_row, first_row + len(reached))
         kl_by_position.append((reached * np.where(reached > 0, kl[rows], 0.0)).sum())
         first_row = rows.stop
-        reached = (reached[:, None] * p[rows]).reshape(-1)
+        reached = np.where(reached[:, None] > 0, reached[:, None] * p[rows], 0.0).reshape(-1)
     return np.array(kl_by_position)
 
 
@@ -275,5 +280,8 @@ def adapt_beta(beta, observed_kl, target_kl, batch_size, horizon=10_000):
     >>> round(adapt_beta(0.1, observed_kl=5.7, target_kl=6.0, batch_size=500), 6)
     0.09975
     """
+    beta, observed_kl, target_kl, batch_size, horizon = map(
+        float, (beta, observed_kl, target_kl, batch_size, horizon)
+    )
     error = min(max(observed_kl / target_kl - 1, -0.2), 0.2)
     return beta * (1 + error * batch_size / horizon)

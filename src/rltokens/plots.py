@@ -12,7 +12,13 @@ MARKERS = "osD^v"
 
 
 def response_bars(probabilities, rewards):
-    """A bar for each response, rewarded ones hatched; both arguments are (N,)."""
+    """A bar for each response, rewarded ones hatched; both arguments are (N,).
+
+    >>> figure = response_bars([0.5, 0.25, 0.25], [0.0, 1.0, 0.0])
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['reward 0', 'reward 1']
+    >>> plt.close(figure)
+    """
     probabilities, rewarded = np.asarray(probabilities), np.asarray(rewards) > 0
     figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
     place = np.arange(len(probabilities))
@@ -32,7 +38,13 @@ def response_bars(probabilities, rewards):
 
 
 def lines(x, curves, xlabel, ylabel, log_y=False):
-    """One line a curve, told apart by colour and marker; `curves` maps a label to (N,)."""
+    """One line a curve, told apart by colour and marker; `curves` maps a label to (N,).
+
+    >>> figure = lines([0, 1], {"reward": [0.1, 0.4]}, xlabel="step", ylabel="score")
+    >>> figure.axes[0].get_xlabel()
+    'step'
+    >>> plt.close(figure)
+    """
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for i, (label, y) in enumerate(curves.items()):
         colour = (BLUE, ORANGE, GREEN, GREY)[i % 4]
@@ -61,21 +73,29 @@ PANELS = (
 
 
 def dashboard(history):
-    """The curves of a run, from the metrics of its iterations; panels without a number are left out."""
-    shown = [panel for panel in PANELS if history[-1].get(panel[1][0]) is not None]
+    """The curves of a run, from the metrics of its iterations; panels without a number are left out.
+
+    >>> figure = dashboard([{"iteration": i, "reward": i / 2, "gold": i / 2, "beta": 0.1} for i in range(3)])
+    >>> [axes.get_title() for axes in figure.axes if axes.lines]
+    ['Reward', 'Price of a nat']
+    >>> plt.close(figure)
+    """
+
+    def curve(name):
+        values = [metrics.get(name) for metrics in history]
+        if name == "tokens_per_second":
+            values = [phases["all"] for phases in values]
+        return np.array([np.nan if v is None or np.isinf(v) else v for v in values])
+
+    shown = [panel for panel in PANELS if np.isfinite(curve(panel[1][0])).any()]
     rows = -(-len(shown) // 3)
     figure, grid = plt.subplots(rows, 3, figsize=(11, 2.6 * rows), layout="constrained", sharex=True)
     x = [metrics["iteration"] for metrics in history]
     for axes, (title, names, unit) in zip(grid.flat, shown, strict=False):
         for name, colour, style in zip(names, (BLUE, ORANGE), ("-", "--"), strict=False):
-            y = [metrics[name] for metrics in history]
-            if name == "tokens_per_second":
-                y = [phases["all"] for phases in y]
-            axes.plot(
-                x, [np.nan if v is None else v for v in y], style, color=colour, label=name.replace("_", " ")
-            )
+            axes.plot(x, curve(name), style, color=colour, label=name.replace("_", " "))
         axes.set(title=title, ylabel=unit)
-        if names == ("kl_optimum",):
+        if names == ("kl_optimum",) and (curve("kl_optimum") > 0).any():
             axes.set_yscale("log")
         if len(names) > 1:
             axes.legend(frameon=False)

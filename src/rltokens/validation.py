@@ -195,7 +195,7 @@ def _check_values(name, array, rule, known, mask):
 def _check_number(name, value, rule, known):
     high = known[rule.high] if isinstance(rule.high, str) else rule.high
     kinds = (int, np.integer) if rule.whole else (int, float, np.integer, np.floating)
-    fits = isinstance(value, kinds) and not isinstance(value, bool) and np.isfinite(value)
+    fits = isinstance(value, kinds) and not isinstance(value, bool) and -np.inf < value < np.inf
     fits = fits and (value > rule.low if rule.above else value >= rule.low)
     if not fits or (high is not None and not value <= high):
         noun = "a whole number" if rule.whole else "a number"

@@ -86,7 +86,8 @@ def complaints(entry):
     if not text:
         yield "has no docstring"
         return
-    if entry.in_a_chapter and not doctest.DocTestParser().get_examples(text):
+    stands_alone = "." not in entry.name and inspect.isfunction(entry.thing)
+    if (stands_alone or entry.in_a_chapter) and not doctest.DocTestParser().get_examples(text):
         yield "has no example that runs (>>> ...)"
     described = [name for names, _ in parameters(sections(text).get("Parameters", "")) for name in names]
     taken = list(signature(entry).parameters)
