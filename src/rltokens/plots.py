@@ -84,7 +84,7 @@ def dashboard(history):
     def curve(name):
         values = [metrics.get(name) for metrics in history]
         if name == "tokens_per_second":
-            values = [phases["all"] for phases in values]
+            values = [phases and phases["all"] for phases in values]
         return np.array([np.nan if v is None or np.isinf(v) else v for v in values])
 
     shown = [panel for panel in PANELS if np.isfinite(curve(panel[1][0])).any()]
