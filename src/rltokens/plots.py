@@ -112,6 +112,12 @@ def over_distance(groups, bins=12):
     `groups` maps a label to the histories of several seeds. Each seed's iterations are put in bins of equal
     width in the root of the KL; lines are means over seeds, bands reach from the lowest to the highest seed,
     and a bin that fewer than half of the seeds came through is left out. Rewards count from the start.
+
+    >>> history = [{"kl_reference": k, "reward": k, "gold": -k} for k in (0.0, 1.0, 4.0)]
+    >>> figure = over_distance({"one seed": [history]}, bins=2)
+    >>> figure.axes[0].lines[0].get_ydata()  # 0 in the first bin, the mean of 1 and 4 in the second
+    array([0. , 2.5])
+    >>> plt.close(figure)
     """
     figure, grid = plt.subplots(
         1, len(groups), figsize=(4.6 * len(groups), 3.8), layout="constrained", sharey=True, squeeze=False
