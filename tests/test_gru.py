@@ -1,10 +1,16 @@
 """The miniature's network: the fast paths against PyTorch's own GRU, and against reading everything anew."""
 
+import weakref
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from rltokens import aggregate, clipped_policy_loss, clipped_value_loss, entropy, gru
 from rltokens.gru import (
     TokenGRU,
+    cell,
     draw,
     from_sorted,
     generate,
@@ -51,6 +57,8 @@ def test_sorted_reading_gives_the_states_of_pytorchs_gru(model, batch):
     for unit in range(H):
         expected = plain[..., unit] * mask
         torch.testing.assert_close(from_sorted(got[:, unit], layout), expected, rtol=0, atol=1e-12)
+    skipped = read(model, tokens, layout, skip=2)
+    assert torch.equal(skipped, got[8 + 6 :])
 
 
 def test_sorted_reading_gives_the_gradients_of_pytorchs_gru(model, batch):
@@ -64,6 +72,43 @@ def test_sorted_reading_gives_the_gradients_of_pytorchs_gru(model, batch):
     expected = torch.autograd.grad((plain * weights).sum(), parameters)
     for got, wanted in zip(gradients, expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("prompt_length", [0, P])
+def test_gradients_go_through_the_prompt_as_well(model, batch, prompt_length):
+    prompts, tokens, mask = batch
+    prompts = prompts[:, :prompt_length]
+    weights = torch.randn(B, T, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * mask
+    fast = response_logprobs(model, prompts, tokens, mask)[0]
+    text = torch.cat([torch.full((B, 1), V), prompts, tokens[:, :-1]], dim=1)
+    logits = model.head(read_plainly(model, text).transpose(0, 1)[:, prompt_length:])
+    plain = torch.log_softmax(logits, dim=-1).gather(-1, tokens[..., None])[..., 0]
+    parameters = list(model.parameters())
+    for got, wanted in zip(
+        torch.autograd.grad((fast * weights).sum(), parameters, retain_graph=True),
+        torch.autograd.grad((plain * weights).sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    # What the backward pass needs is not used up by it.
+    again = torch.autograd.grad((fast * weights).sum(), parameters)
+    torch.testing.assert_close(again[-1], got, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_reading_keeps_what_the_backward_pass_needs_and_only_for_it(model, batch, gradients, monkeypatch):
+    kept = []
+
+    def watched(*arguments, **named):
+        result = cell(*arguments, **named)
+        kept.append(weakref.ref(result[0]))
+        return result
+
+    monkeypatch.setattr(gru, "cell", watched)
+    with torch.set_grad_enabled(gradients):
+        logp = response_logprobs(model, *batch)[0]
+    alive = sum(array() is not None for array in kept)
+    assert logp.requires_grad == gradients and alive == (P + T if gradients else 0)
 
 
 def test_a_batch_of_empty_rows_is_read_as_nothing(model):
@@ -137,3 +182,59 @@ def test_a_token_of_probability_zero_is_not_drawn_at_the_very_end_of_the_interva
     almost_one = torch.nextafter(torch.ones(1), torch.zeros(1))
     assert draw(logp, almost_one).item() == 3
     assert draw(logp.roll(1, dims=1), torch.zeros(1)).item() == 1
+
+
+# --- on an accelerator: nothing is sorted, and nothing waits ------------------------------------------------
+
+
+def test_the_paths_of_an_accelerator_give_what_the_sorted_ones_give(model, batch, monkeypatch):
+    prompts, tokens, mask = batch
+    critic = TokenGRU(V, H, 1).double()
+    parameters = [*model.parameters(), *critic.parameters()]
+
+    def everything():
+        drawn = generate(model, prompts, 8, 0, 1.3, torch.Generator().manual_seed(3))
+        logp, logits, layout = response_logprobs(model, prompts, tokens, mask, temperature=1.3)
+        undecided = torch.where(mask == 1, from_sorted(entropy(logits), layout), 0)
+        values = response_values(critic, prompts, tokens, mask)
+        loss = (logp * values).sum() + undecided.sum()
+        return [*drawn, logp, undecided, values, *torch.autograd.grad(loss, parameters)], layout
+
+    sorted_ones, layout = everything()
+    assert len(layout.places) == mask.sum()
+    monkeypatch.setattr(gru, "on_cpu", lambda x: False)
+    plain_ones, layout = everything()
+    assert len(layout.places) == mask.numel()  # or this test has compared nothing
+    for got, expected in zip(plain_ones, sorted_ones, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+class OneDevice(TorchDispatchMode):
+    """Lets no operation mix arrays of two devices, as no accelerator does; single numbers may come along."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        arrays = [x for x in tree_leaves((arguments, named)) if isinstance(x, torch.Tensor) and x.ndim]
+        assert len({x.device for x in arrays}) < 2, f"{function} mixes {[x.device for x in arrays]}"
+        return function(*arguments, **(named or {}))
+
+
+def test_an_iteration_on_another_device_neither_mixes_devices_nor_waits():
+    # The device "meta" has shapes but no numbers: what asks for one (.item(), a mask as an index) fails.
+    device = torch.device("meta")
+    policy, critic = (TokenGRU(V, H, outputs).to(device) for outputs in (V, 1))
+    optimizer = torch.optim.Adam([*policy.parameters(), *critic.parameters()])
+    with OneDevice():
+        prompts = torch.zeros(B, P, dtype=torch.long).to(device)
+        tokens, mask, logp_old = generate(policy, prompts, T, eos=0)
+        i = torch.randperm(B).to(device)
+        logp, logits, layout = response_logprobs(policy, prompts[i], tokens[i], mask[i])
+        values = response_values(critic, prompts[i], tokens[i], mask[i])
+        loss = (
+            clipped_policy_loss(logp, logp_old[i], logp_old[i], mask[i])
+            + clipped_value_loss(values, logp_old[i], logp_old[i], mask[i])
+            + aggregate(from_sorted(entropy(logits), layout), mask[i], "token-mean")
+        )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+    assert {x.device for x in (tokens, mask, logp_old, logits, values, loss)} == {device}

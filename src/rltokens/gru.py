@@ -41,34 +41,49 @@ class TokenGRU(nn.Module):
         self.head = nn.Linear(hidden, outputs)
 
     def gates(self):
-        """What `cell` needs: token table (V+1, 3H), state's weights (3H, H), bias of its third gate (H,)."""
+        """What `cell` needs: two tables with a row for each token and the state's weights.
+
+        The first table, (V+1, 3H), is what r, z and m are without the state, so m's part is the same for
+        every token; the second, (V+1, H), what the token adds to c. The weights are (H, 3H).
+        """
         gru, hidden = self.gru, self.gru.hidden_size
-        of_r_and_z = nn.functional.pad(gru.bias_hh_l0[: 2 * hidden], (0, hidden))
-        table = gru.weight_ih_l0.t() + gru.bias_ih_l0 + of_r_and_z
-        return table, gru.weight_hh_l0, gru.bias_hh_l0[2 * hidden :]
+        r_and_z, c = (gru.weight_ih_l0.t() + gru.bias_ih_l0).split([2 * hidden, hidden], dim=1)
+        of_r_and_z, of_m = gru.bias_hh_l0.split([2 * hidden, hidden])
+        table = torch.cat([r_and_z + of_r_and_z, of_m.expand_as(c)], dim=1)
+        return table, c.contiguous(), gru.weight_hh_l0.t().contiguous()
 
 
-def split_gates(table, weight, bias):
-    """The same, laid out gate by gate: contiguous (3, V+1, H), (3, H, H) transposed, (H,)."""
-    hidden = weight.shape[1]
-    tables = table.view(-1, 3, hidden).transpose(0, 1).contiguous()
-    return tables, weight.view(3, hidden, hidden).transpose(1, 2), bias
-
-
-def cell(tables, weights, bias, tokens, state):
+def cell(table, table_c, weights, tokens, state, out=None):
     """One step of the GRU: tokens (n,) and states h_{t-1} (n, H) to (r, z, m, c, h_t), (n, H) each.
 
-    r   = sigmoid(table_r[y] + W_r h_{t-1})      z alike
-    m   = W_n h_{t-1} + b_n
-    c   = tanh(table_n[y] + r m)
+    r   = sigmoid(table_r[y] + h_{t-1} W_r)      z alike
+    m   = table_m[y] + h_{t-1} W_m
+    c   = tanh(table_c[y] + r m)
     h_t = c + z (h_{t-1} - c)
+
+    Before the first token the state is 0, and None stands for it: then nothing is multiplied. What is
+    given as `out` becomes h_t.
     """
-    x_r, x_z, x_n = (table.index_select(0, tokens) for table in tables)
-    r = x_r.addmm_(state, weights[0]).sigmoid_()
-    z = x_z.addmm_(state, weights[1]).sigmoid_()
-    m = torch.addmm(bias, state, weights[2])
-    c = x_n.addcmul_(r, m).tanh_()
-    return r, z, m, c, torch.addcmul(c, z, state - c)
+    gates = table.index_select(0, tokens)
+    if state is not None:
+        gates.addmm_(state, weights)
+    r, z, m = by_gate(gates)
+    r.sigmoid_()
+    z.sigmoid_()
+    c = table_c.index_select(0, tokens).addcmul_(r, m).tanh_()
+    if state is None:
+        return r, z, m, c, torch.addcmul(c, c, z, value=-1, out=out)
+    return r, z, m, c, torch.lerp(c, state, z, out=out)
+
+
+def by_gate(x):
+    """The parts of r, z and m, (n, H) each, of an array (n, 3H); views of it."""
+    return x.view(len(x), 3, x.shape[1] // 3).unbind(1)
+
+
+def on_cpu(x):
+    """Whether the host may look at the numbers of x: on an accelerator it would have to wait for them."""
+    return x.device.type == "cpu"
 
 
 class Sorted(NamedTuple):
@@ -90,7 +105,7 @@ def sort_rows(mask):
     [2, 1]
     """
     rows, length = mask.shape
-    if mask.device.type != "cpu":
+    if not on_cpu(mask):
         places = torch.arange(rows * length, device=mask.device)
         return Sorted(torch.arange(rows, device=mask.device), [rows] * length, length, places)
     lengths, order = (mask == 1).sum(dim=1).sort(descending=True, stable=True)
@@ -118,11 +133,14 @@ def from_sorted(x, layout):
     return flat.view(layout.length, rows).t().index_select(0, ranks)
 
 
-def read(model, inputs, layout):
-    """The state after each token of `inputs` (B, T), (N, H) in the order of `layout`."""
-    if inputs.device.type != "cpu":
-        return read_plainly(model, inputs).reshape(-1, model.gru.hidden_size)
-    return ReadSorted.apply(*model.gates(), to_sorted(inputs, layout), layout.sizes)
+def read(model, inputs, layout, skip=0):
+    """The state after each token of `inputs` (B, T), (N, H) in the order of `layout`.
+
+    Those of the first `skip` positions are left out of the answer.
+    """
+    if not on_cpu(inputs):
+        return read_plainly(model, inputs)[skip:].reshape(-1, model.gru.hidden_size)
+    return ReadSorted.apply(*model.gates(), to_sorted(inputs, layout), layout.sizes, skip)
 
 
 def read_plainly(model, inputs):
@@ -137,59 +155,62 @@ class ReadSorted(torch.autograd.Function):
 
     With d the gradient in h_t, the formulas of `cell` give
 
-        dc = d (1 - z) (1 - c^2)      into table_n
+        dc = d (1 - z) (1 - c^2)      into table_c
         dr = dc m r (1 - r)           into table_r and W_r
         dz = d (h_{t-1} - c) z (1 - z)
-        dm = dc r                     into W_n and b_n
-        gradient in h_{t-1} = d z + (dr, dz, dm) W
+        dm = dc r
+        gradient in h_{t-1} = d z + (dr, dz, dm) W^T
 
     Autograd would make the same products, with many more passes over memory between them.
     """
 
     @staticmethod
-    def forward(ctx, table, weight, bias, tokens, sizes):
+    def forward(ctx, table, table_c, weights, tokens, sizes, skip):
         """Tokens (N,), sorted, sizes[t] of them at position t, to states (N, H)."""
-        gates = split_gates(table, weight, bias)
-        steps, states = [], [table.new_zeros(sizes[0] if sizes else 0, weight.shape[1])]
-        for ids in tokens.split(sizes):
-            before = states[-1][: len(ids)]
-            *kept, state = cell(*gates, ids, before)
-            steps.append((ids, before, *kept))
-            states.append(state)
-        ctx.save_for_backward(weight)
-        ctx.table_rows = len(table)
-        ctx.steps = steps if any(ctx.needs_input_grad) else None
-        return torch.cat(states[1:] or states)
+        states = table.new_empty(len(tokens), len(weights))
+        steps, state = [], None
+        for ids, after in zip(tokens.split(sizes), states.split(sizes), strict=True):
+            before = None if state is None else state[: len(ids)]
+            *kept, state = cell(table, table_c, weights, ids, before, out=after)
+            if any(ctx.needs_input_grad):
+                steps.append((ids, *kept))
+        ctx.save_for_backward(table, table_c, weights, states)
+        ctx.steps, ctx.sizes, ctx.skip = steps, sizes, skip
+        return states[sum(sizes[:skip]) :]
 
     @staticmethod
     def backward(ctx, gradient):
-        """The gradient in the states, (N, H), to those in table, weight and bias."""
-        (weight,) = ctx.saved_tensors
-        hidden = weight.shape[1]
-        d_table, d_weight = gradient.new_zeros(ctx.table_rows, 3 * hidden), torch.zeros_like(weight)
-        d_bias = gradient.new_zeros(hidden)
-        carry = gradient.new_zeros(0, hidden)
-        end = len(gradient)
-        for ids, before, r, z, m, c in reversed(ctx.steps):
-            d = gradient[end - len(ids) : end].clone()
-            end -= len(ids)
-            d[: len(carry)] += carry
-            gates = d.new_empty(len(ids), 3 * hidden)
-            d_r, d_z, d_c = gates.view(-1, 3, hidden).unbind(1)
-            tanh_backward(torch.addcmul(d, d, z, value=-1), c, grad_input=d_c)
-            sigmoid_backward(d_c * m, r, grad_input=d_r)
-            sigmoid_backward((before - c).mul_(d), z, grad_input=d_z)
+        """The gradient in the states to those in the tables and the weights."""
+        table, table_c, weights, states = ctx.saved_tensors
+        d_table, d_table_c, d_weights = (x.new_zeros(x.shape) for x in (table, table_c, weights))
+        states = states.split(ctx.sizes)
+        # The states that `skip` left out have no gradient but what comes from later ones.
+        left_out = [gradient.new_zeros(()).expand_as(state) for state in states[: ctx.skip]]
+        gradients = [*left_out, *gradient.split(ctx.sizes[ctx.skip :])]
+        d = gradients[-1] if gradients else None
+        # One array for all steps, so that it stays in the processor's cache.
+        room = gradient.new_empty(max(ctx.sizes, default=0), table.shape[1])
+        for t, (ids, r, z, m, c) in reversed(list(enumerate(ctx.steps))):
+            before = states[t - 1][: len(ids)] if t else torch.zeros_like(c)
+            gates = room[: len(ids)]
+            d_r, d_z, d_m = by_gate(gates)
+            d_c = tanh_backward(torch.addcmul(d, d, z, value=-1), c)
+            sigmoid_backward.grad_input(d_c * m, r, grad_input=d_r)
+            sigmoid_backward.grad_input((before - c).mul_(d), z, grad_input=d_z)
+            torch.mul(d_c, r, out=d_m)
             d_table.index_add_(0, ids, gates)
-            d_m = d_c.mul_(r)  # in the place of d_c, which is no longer needed
-            d_bias += d_m.sum(dim=0)
-            d_weight.addmm_(gates.t(), before)
-            carry = torch.addmm(d.mul_(z), gates, weight)
-        return d_table, d_weight, d_bias, None, None
+            d_table_c.index_add_(0, ids, d_c)
+            if t:
+                d_weights.addmm_(before.t(), gates)
+                d_before = gradients[t - 1].clone()
+                d_before[: len(ids)].addcmul_(d, z).addmm_(gates, weights.t())
+                d = d_before
+        return d_table, d_table_c, d_weights, None, None, None
 
 
 # g s (1 - s) and g (1 - t^2), each in one pass.
-sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
-tanh_backward = torch.ops.aten.tanh_backward.grad_input
+sigmoid_backward = torch.ops.aten.sigmoid_backward
+tanh_backward = torch.ops.aten.tanh_backward
 
 
 class Generated(NamedTuple):
@@ -229,8 +250,7 @@ def generate(model, prompts, max_length, eos=None, temperature=1.0, generator=No
     """
     rows, device = len(prompts), prompts.device
     uniform = torch.rand(max_length, rows, generator=generator).to(device)
-    gates = split_gates(*model.gates())
-    state = model.head.weight.new_zeros(rows, model.gru.hidden_size)
+    gates, state = model.gates(), None
     for column in begin(model, prompts).unbind(1):
         state = cell(*gates, column, state)[-1]
     tokens, logp = state.new_zeros(2, max_length, rows).unbind(0)
@@ -246,7 +266,7 @@ def generate(model, prompts, max_length, eos=None, temperature=1.0, generator=No
         mask[t].index_copy_(0, running, unfinished)
         if eos is not None:
             unfinished = unfinished & (drawn != eos)
-            if device.type == "cpu" and not unfinished.all():
+            if on_cpu(state) and not unfinished.all():
                 left = unfinished.nonzero()[:, 0]
                 running, drawn, state = (x.index_select(0, left) for x in (running, drawn, state))
                 unfinished = unfinished.index_select(0, left)
@@ -322,8 +342,7 @@ def read_responses(model, prompts, tokens, mask):
         prompt_length + layout.length,
         torch.cat([everywhere, rows * prompt_length + layout.places]),
     )
-    states = read(model, inputs, whole_text)
-    return model.head(states[rows * prompt_length :]), layout
+    return model.head(read(model, inputs, whole_text, skip=prompt_length)), layout
 
 
 def response_logprobs(model, prompts, tokens, mask, temperature=1.0):

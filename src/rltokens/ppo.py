@@ -60,18 +60,22 @@ class State:
 
     def load(self, saved):
         """Go on from what `saved` gave, bit for bit."""
-        for name in self.MODELS:
-            if getattr(self, name) is not None:
-                getattr(self, name).load_state_dict(saved[name])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.generator.set_state(saved["generator"])
-        self.iteration, self.beta = saved["iteration"], saved["beta"]
+        try:
+            for name in self.MODELS:
+                if getattr(self, name) is not None:
+                    getattr(self, name).load_state_dict(saved[name])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.generator.set_state(saved["generator"])
+            self.iteration, self.beta = saved["iteration"], saved["beta"]
+        except Exception as error:  # what does not fit can fail anywhere inside of torch
+            kind = type(error).__name__
+            raise ValueError(f"checkpoint: expected one of a run with these options ({kind})") from error
 
 
 def _device_is_there(given):
     try:
-        torch.zeros(1, device=given["device"])
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.zeros(1, device=given["device"]).item()
+    except Exception as error:  # each backend fails in its own way
         there = "cpu, cuda" if torch.cuda.is_available() else "cpu"
         raise ValueError(f"device: expected one that is there ({there}), got {given['device']!r}") from error
 
@@ -87,13 +91,25 @@ def _fits_together(given):
             raise ValueError(f"{option}: {given[option]!r} needs a critic, which only advantage 'gae' has")
     if TASKS[given["task"]].eos is None and (given["missing_eos_penalty"] or given["at_cap"] == "bootstrap"):
         raise ValueError(f"task: {given['task']!r} has no EOS, so no response lacks one or is cut off")
+    settings = TASKS[given["task"]].settings
+    batch, minibatches = (settings[x] if given[x] is None else given[x] for x in ("batch", "minibatches"))
+    group = given["group"] if no_critic else 1
+    if batch % group or batch < minibatches:
+        raise ValueError(
+            f"batch: expected a multiple of group = {group}, and at least minibatches = {minibatches}, "
+            f"got {batch}"
+        )
+    if given["missing_eos_penalty"] and given["at_cap"] == "bootstrap":
+        raise ValueError(
+            "missing_eos_penalty: it is part of the score, which at_cap 'bootstrap' does not pay"
+        )
     _device_is_there(given)
 
 
 @validated(
     _fits_together,
     task=one_of(*TASKS),
-    seed=whole(0),
+    seed=whole(0, 2**63 - 1),  # what torch takes
     iterations=whole(1),
     batch=whole(1),
     advantage=one_of("gae", "leave-one-out", "group"),
@@ -230,11 +246,6 @@ def train(
         )
     )  # fmt: skip
     group = 1 if advantage == "gae" else group
-    if batch % group or batch < minibatches:
-        raise ValueError(
-            f"batch: expected a multiple of group = {group}, and at least minibatches = {minibatches}, "
-            f"got {batch}"
-        )
     progress = progress or (lambda steps, label: steps)
 
     # The four models, or as many as are needed.
@@ -271,11 +282,11 @@ def train(
     prompts_of_task = torch.as_tensor(task.prompts)
     history = []
     for _ in progress(range(state.iteration, iterations), "training"):
-        clock = Clock(device)
         decay = 1.0 if constant_rate else 1.0 - state.iteration / iterations
         optimizer.param_groups[0]["lr"] = rate * decay
         # On the toy the optimum is known, and so is the distance to it.
         exact = {"kl_optimum": kl_to_optimum(state, temperature, use)} if task.exact else {}
+        clock = Clock(device)
 
         # --- write
         drawn = torch.randint(len(prompts_of_task), (batch // group,), generator=generator)
@@ -335,9 +346,10 @@ def train(
 
         # --- climb
         diagnostics = []
-        for _ in range(epochs):
-            for some in torch.randperm(batch, generator=generator).tensor_split(minibatches):
-                i = some.to(device)
+        # All on the device at once: for a copy in between, the host would have to wait.
+        orders = torch.stack([torch.randperm(batch, generator=generator) for _ in range(epochs)]).to(device)
+        for order in orders:
+            for i in order.tensor_split(minibatches):
                 logp, logits, layout = response_logprobs(policy, prompts[i], tokens[i], mask[i], temperature)
                 policy_loss = use.clipped_policy_loss(logp, logp_old[i], advantages[i], mask[i], clip, mode)
                 entropy = use.aggregate(from_sorted(use.entropy(logits), layout), mask[i], mode)
@@ -361,6 +373,7 @@ def train(
             if stop_kl is not None and torch.stack(diagnostics[-minibatches:])[:, 3].mean() > stop_kl:
                 break
         diagnostics = torch.stack(diagnostics).cpu().double().numpy()  # (steps, numbers)
+        all_weights = sum(p.detach().double().sum() for part in trained for p in part).item()
         clock.lap("update")
 
         log_ratio = np.where(real == 1, on_host[0] - on_host[1], 0.0)
@@ -384,7 +397,11 @@ def train(
             "rate": rate * decay,
         }
         metrics = {name: float(value) for name, value in metrics.items()} | {"iteration": state.iteration}
-        look_for_trouble(metrics, first_move=diagnostics[0, 5], log_ratio=log_ratio)
+        look_for_trouble(
+            metrics | {"losses or gradients": diagnostics.sum(), "weights": all_weights},
+            first_move=diagnostics[0, 5],
+            log_ratio=log_ratio,
+        )
         metrics["tokens_per_second"] = clock.rates(int(lengths.sum()))
 
         if target_kl is not None:
@@ -404,7 +421,11 @@ COURSE_FUNCTIONS = (
 
 
 def course_functions(given):
-    """The functions of the course that the trainer calls: those given, else the package's own."""
+    """The functions of the course that the trainer calls: those given, else the package's own.
+
+    >>> course_functions({"gae": max}).gae(1, 2)
+    2
+    """
     unknown = sorted(set(given) - set(COURSE_FUNCTIONS))
     if unknown:
         raise ValueError(f"{unknown[0]}: expected an option of train or one of {', '.join(COURSE_FUNCTIONS)}")
@@ -417,7 +438,12 @@ def course_functions(given):
 
 @torch.no_grad()
 def kl_to_optimum(state, temperature, use):
-    """KL(pi || pi*), exactly: both are known for all responses of a small task."""
+    """KL(pi || pi*), exactly: both are known for all responses of a small task.
+
+    >>> state, _ = train("toy", iterations=1, hidden=8, rate=1e-9)
+    >>> round(kl_to_optimum(state, 1.0, course_functions({})), 1)  # of the reference, by and large
+    0.3
+    """
     task, device = state.task, state.policy.head.weight.device
     responses = every_response(len(task.words), task.max_length).to(device)
     prompts, mask = responses[:, :0], torch.ones_like(responses)
@@ -432,23 +458,38 @@ def kl_to_optimum(state, temperature, use):
     if state.beta == 0:
         return np.inf if np.ptp(rewards) else 0.0
     logp_star, _ = use.optimal_policy(logp_ref, rewards, state.beta)
-    return (np.exp(logp) * (logp - logp_star)).sum()
+    return float((np.exp(logp) * (logp - logp_star)).sum())
 
 
 def explained_variance(advantages, returns, mask):
-    """The share of the returns' variance that the critic's values account for; at best 1."""
+    """The share of the returns' variance that the critic's values account for; at best 1.
+
+    >>> returns, values = np.array([[0.0, 2.0]]), np.array([[0.5, 1.5]])
+    >>> float(explained_variance(returns - values, returns, np.ones((1, 2))))
+    0.75
+    """
     left, all_of_it = np.var(advantages[mask == 1]), np.var(returns[mask == 1])
     return 1 - left / all_of_it if all_of_it > 0 else 0.0
 
 
 def look_for_trouble(metrics, first_move, log_ratio):
-    """What must hold in every iteration; cheap, since all numbers are at hand."""
-    wrong = [name for name, value in metrics.items() if not np.isfinite(value) and name != "kl_optimum"]
+    """What must hold in every iteration; cheap, since all numbers are at hand.
+
+    >>> look_for_trouble({"iteration": 7, "reward": 1.0}, first_move=1e-7, log_ratio=np.zeros(1))
+    >>> look_for_trouble({"iteration": 7, "gold": np.nan}, first_move=1e-7, log_ratio=np.zeros(1))
+    Traceback (most recent call last):
+    FloatingPointError: iteration 7: no longer finite: gold. What was saved before is sound; try a lower rate
+    """
+    wrong = [
+        name
+        for name, value in metrics.items()
+        # Without a penalty the optimum is infinitely far away, and that is no trouble.
+        if not (np.isfinite(value) or (name == "kl_optimum" and value == np.inf))
+    ]
     at = f"iteration {metrics['iteration']}"
     if wrong:
         raise FloatingPointError(
-            f"{at}: {', '.join(wrong)} is no longer a finite number. What was saved before is sound; "
-            "try a lower rate"
+            f"{at}: no longer finite: {', '.join(wrong)}. What was saved before is sound; try a lower rate"
         )
     if first_move > 1e-3:
         raise AssertionError(

@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import zipfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,8 +38,10 @@ class RunError(Exception):
 def main(argv=None):
     """Train as the command line says; errors are one line and exit code 1."""
     arguments = parser().parse_args(argv)
-    torch.set_num_threads(arguments.threads)
     try:
+        if arguments.threads < 1:
+            raise RunError(f"--threads: expected a whole number at least 1, got {arguments.threads}")
+        torch.set_num_threads(arguments.threads)
         run(arguments)
     except (RunError, ValueError, FloatingPointError, AssertionError) as error:
         sys.exit(f"error: {error}")
@@ -76,6 +79,8 @@ def parser():
         "--threads", default=1, type=int, help="of torch on the CPU (default: 1, often fastest)"
     )
     where.add_argument("--quiet", action="store_true", default=False, help="no progress bar, no samples")
+    # One line, as for every other mistake.
+    result.error = lambda message: sys.exit(f"error: {message}; --help lists the options")
     return result
 
 
@@ -102,10 +107,14 @@ def run(arguments):
         folder = new_folder(arguments.runs, arguments.name, asked.get("task", OPTIONS["task"].default))
         checkpoint, metrics = None, []
         versions = {"python": sys.version.split()[0], "numpy": np.__version__, "torch": torch.__version__}
+        # What was not asked for too: a default may be another one when the run is resumed.
+        defaults = {name: parameter.default for name, parameter in OPTIONS.items()}
+        task = TASKS[asked.get("task", defaults["task"])]
+        asked = defaults | task.settings | asked
         write(folder / "config.json", json.dumps({"options": asked, "versions": versions}, indent=2).encode())
     else:
-        if asked:
-            flag = "--" + next(iter(asked)).replace("_", "-")
+        if asked or arguments.name is not None:
+            flag = "--" + next(iter(asked), "name").replace("_", "-")
             raise RunError(f"{flag} cannot be changed: --resume goes on with the options in config.json")
         folder = arguments.resume
         asked, checkpoint, metrics = load(folder)
@@ -114,7 +123,7 @@ def run(arguments):
         state, _ = ppo.train(
             **asked, progress=log.progress, on_iteration=log.iteration, checkpoint=checkpoint
         )
-    log.finish(state)
+        log.finish(state)
 
 
 OPTIONS = {
@@ -134,6 +143,10 @@ class Log:
 
     def progress(self, steps, label):
         """The range `steps` with a progress bar, where tqdm is installed and somebody is looking."""
+        if label == "training":
+            self.training = True
+            # What came after the checkpoint will come again.
+            write(self.folder / "metrics.jsonl", "".join(map(as_line, self.metrics)).encode())
         self.bar = None
         with suppress(ImportError):
             from tqdm import tqdm
@@ -143,12 +156,9 @@ class Log:
 
     def iteration(self, state, metrics):
         """Called after each iteration; true when the run should end here."""
-        self.training = True
         self.metrics.append(metrics)
-        # JSON knows no infinity (the KL to an optimum that beta = 0 has taken out of reach).
-        finite = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in metrics.items()}
         with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite) + "\n")
+            file.write(as_line(metrics))
         if self.bar is not None:
             self.bar.set_postfix(reward=f"{metrics['reward']:.3f}", KL=f"{metrics['kl_reference']:.3f}")
         self.to_tensorboard(metrics)
@@ -192,6 +202,8 @@ class Log:
     def finish(self, state):
         """Save what there is, and say where."""
         save(state, self.folder)
+        if getattr(self, "board", None) is not None:
+            self.board.close()
         figure = plots.dashboard(self.metrics)
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=120)
@@ -205,7 +217,7 @@ class Log:
         print(
             f"\nreward {first['reward']:.3f} -> {last['reward']:.3f}, fluency {first['fluency']:.3f} -> "
             f"{last['fluency']:.3f} nats a token, KL to the reference {last['kl_reference']:.3f} nats"
-            + (f", to the optimum {last['kl_optimum']:.2g}" if "kl_optimum" in last else "")
+            + (f", to the optimum {last['kl_optimum']:.2g}" if last.get("kl_optimum") is not None else "")
         )
         for name in ("dashboard.png", "metrics.jsonl", "config.json", "checkpoint.pt"):
             print(self.folder / name)
@@ -228,7 +240,7 @@ def new_folder(runs, name, task):
     if name is None:
         taken = {path.name for path in runs.glob(f"{task}-*")}
         name = next(f"{task}-{n}" for n in range(1, len(taken) + 2) if f"{task}-{n}" not in taken)
-    elif Path(name).name != name:
+    elif Path(name).name != name or name in ("", ".."):
         raise RunError(f"--name: expected a plain name for a folder in {runs}, got {name!r}")
     folder = runs / name
     try:
@@ -252,24 +264,41 @@ def load(folder):
         raise RunError(f"{folder}: there is no checkpoint.pt to go on from")
     try:
         options = json.loads((folder / "config.json").read_text(encoding="utf-8"))["options"]
-        checkpoint = torch.load(path, weights_only=True)
+        with zipfile.ZipFile(path) as parts:
+            if (part := parts.testzip()) is not None:  # torch does not look at the sums
+                raise ValueError(part)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         iteration = checkpoint["iteration"]
     except Exception as error:  # a damaged file can fail anywhere inside of torch
         kind = type(error).__name__
         raise RunError(f"{path} or config.json is damaged ({kind}); nothing was changed") from error
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:iteration]
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()[:iteration]
     if len(lines) < iteration:
         raise RunError(f"{folder / 'metrics.jsonl'} ends before the checkpoint, at iteration {len(lines)}")
-    # What came after the checkpoint will come again.
-    write(folder / "metrics.jsonl", "".join(line + "\n" for line in lines).encode())
-    return options, checkpoint, [json.loads(line) for line in lines]
+    try:
+        return options, checkpoint, [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise RunError(f"{folder / 'metrics.jsonl'} is damaged; nothing was changed") from error
+
+
+def as_line(metrics):
+    """Metrics as a line of JSON, which knows no infinity; with beta = 0 the optimum is infinitely far away.
+
+    >>> as_line({"reward": 0.5, "kl_optimum": float("inf")})
+    '{"reward": 0.5, "kl_optimum": null}\\n'
+    """
+    finite = {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in metrics.items()}
+    return json.dumps(finite) + "\n"
 
 
 def write(path, data):
     """Put a whole file in its place, or leave the old one."""
     beside = path.with_name(path.name + ".new")
     try:
-        beside.write_bytes(data)
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # or the new name could reach the disk before what it names
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
