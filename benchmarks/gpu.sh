@@ -14,8 +14,9 @@ export PYTHONPATH=src PYTHONUNBUFFERED=1
 "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' ||
   { echo "error: $PYTHON's torch sees no CUDA device; nothing was run and nothing was written" >&2; exit 1; }
 
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+results=build/gpu
+mkdir -p "$results"
+: >"$results/summary"
 failed=0
 
 step() { # step SECONDS NAME COMMAND...: what it prints goes to the terminal and to $results/NAME
@@ -33,7 +34,7 @@ step() { # step SECONDS NAME COMMAND...: what it prints goes to the terminal and
 
 step 60 tests "$PYTHON" -m pytest -q -p no:cacheprovider tests/test_gpu.py tests/test_gru.py
 step 120 benchmark "$PYTHON" benchmarks/ppo.py --device cuda --repetitions 3 --out "$results/table"
-step 60 toy "$PYTHON" -m rltokens.ppo --task toy --device cuda --runs "$results/runs" --name toy
+step 60 toy "$PYTHON" -m rltokens.ppo --task toy --device cuda --runs "$results/runs"
 
 {
   echo "# The miniature on a GPU"
