@@ -168,12 +168,12 @@ def test_the_rate_falls_to_nothing_or_stays(decay, rates, reference, rewards):
 def test_with_a_whole_response_baseline_the_optimum_is_met(seed):
     run = train(seed=seed)
     assert run.history["responses"][-1] == 500_000
-    assert run.history["kl_optimum"][-1] <= 1e-12
+    assert run.history["kl_optimum"][-1] <= 1e-10
 
 
 @pytest.mark.parametrize("seed", TEN_SEEDS)
 def test_with_a_baseline_for_each_prefix_the_optimum_is_met(seed):
-    assert train(estimator="prefix-value", seed=seed).history["kl_optimum"][-1] <= 1e-12
+    assert train(estimator="prefix-value", seed=seed).history["kl_optimum"][-1] <= 1e-10
 
 
 @pytest.mark.parametrize("seed", TEN_SEEDS)
@@ -184,7 +184,7 @@ def test_with_a_baseline_for_each_position_the_noise_of_the_last_steps_remains(s
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_exact_gradient_meets_the_optimum(optimizer):
     run = train(
-        estimator="exact", optimizer=optimizer, steps={"sgd": 3000, "adam": 500, "natural": 3}[optimizer]
+        estimator="exact", optimizer=optimizer, steps={"sgd": 3000, "adam": None, "natural": 3}[optimizer]
     )
     assert run.history["kl_optimum"][-1] <= (1e-12 if optimizer == "natural" else 1e-10)
 
@@ -207,13 +207,13 @@ def test_the_exact_natural_gradient_needs_as_many_sweeps_as_there_are_positions(
 @pytest.mark.parametrize("seed", TEN_SEEDS)
 @pytest.mark.parametrize("kl_placement", ["k1_loss", "none"])
 def test_k1_in_the_loss_restrains_no_more_than_no_penalty(kl_placement, seed):
-    """Batches of 1,000, Adam at 0.04 falling to 0, 500 steps: elsewhere they would be somewhere else."""
+    """Batches of 2,000, Adam at 0.08 falling to 0, 250 steps: elsewhere they would be somewhere else."""
     run = train(
-        kl_placement, seed=seed, batch_size=1000, optimizer="adam", learning_rate=0.04, steps=500, decay=True
+        kl_placement, seed=seed, batch_size=2000, optimizer="adam", learning_rate=0.08, steps=250, decay=True
     )
     assert run.history["reward"][-1] > 0.99
     assert run.history["kl_reference"][-1] > 3
-    assert 1.5 < run.history["kl_optimum"][-1] < 2
+    assert 1.5 < run.history["kl_optimum"][-1] < 2.3
 
 
 def test_k1_in_the_loss_is_on_average_no_penalty_at_all():
@@ -247,7 +247,7 @@ def test_the_fixed_points_stand_still_where_they_are_said_to(
 @pytest.mark.parametrize("optimizer", ["adam", "natural"])
 def test_the_exact_gradient_comes_to_rest_at_the_fixed_point(kl_placement, optimizer, reference, rewards):
     rest = fixed_point(kl_placement, rewards, reference, BETA)
-    run = train(kl_placement, "exact", optimizer=optimizer)
+    run = train(kl_placement, "exact", optimizer=optimizer, steps=500)
     assert distance(run.logits, rest, rewards) < 1e-12
 
 
@@ -319,7 +319,7 @@ def test_a_history_is_exact_from_the_start_to_the_end(reference, rewards):
     for values in run.history.values():
         assert values.dtype == np.float64
     assert run.history["responses"].tolist() == [0, 10_000, 20_000, 30_000, 40_000]
-    assert run.history["steps"].tolist() == [0, 10, 20, 30, 40]
+    assert run.history["steps"].tolist() == [0, 5, 10, 15, 20]
     for at, logits in ((0, reference), (-1, run.logits)):
         for name, value in toy.exact_measures(logits, rewards, reference, BETA)._asdict().items():
             assert run.history[name][at] == value
@@ -357,7 +357,7 @@ def test_no_bar_where_there_is_no_terminal(capfd):
         ({"estimator": "rloo"}, "estimator: expected one of 'position-mean', 'leave-one-out', .* got 'rloo'"),
         ({"optimizer": "lbfgs"}, "optimizer: expected one of 'sgd', 'adam', 'natural', got 'lbfgs'"),
         ({"beta": 0}, "beta: expected a number above 0"),
-        ({"responses": 999}, "responses: expected a batch of 1000 or more, got 999"),
+        ({"responses": 1999}, "responses: expected a batch of 2000 or more, got 1999"),
         ({"batch_size": 1}, "batch_size: expected 2 or more"),
         ({"seed": -1}, "seed: expected a whole number"),
         ({"learning_rate": 0.0}, "learning_rate: expected a number above 0"),

@@ -173,8 +173,9 @@ def _check_values(name, array, rule, known, mask):
         array = (array.float() if array.is_floating_point() else array).numpy()
         mask = None if mask is None else mask.float().numpy()
     if rule.kind == "mask":
-        if not np.isin(array, (0, 1)).all():
-            raise ValueError(f"{name}: expected only 0 and 1, got {array[~np.isin(array, (0, 1))][0]}")
+        legal = (array == 0) | (array == 1)
+        if not legal.all():
+            raise ValueError(f"{name}: expected only 0 and 1, got {array[~legal].flat[0]}")
         return
     seen = array if mask is None else array[mask == 1]
     bound = rule.below if rule.up_to is None else rule.up_to
