@@ -8,15 +8,17 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
-export PYTHONPATH=src PYTHONUNBUFFERED=1
+# One thread: the CPU's part of the tests is too small for more. The benchmark sets its own number.
+export PYTHONPATH=src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 
 "$PYTHON" -c 'import torch' || { echo "error: $PYTHON has no torch; name one that has: PYTHON=..." >&2; exit 1; }
 "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' ||
   { echo "error: $PYTHON's torch sees no CUDA device; nothing was run and nothing was written" >&2; exit 1; }
 
 results=build/gpu
-mkdir -p "$results"
+mkdir -p "$results" benchmarks/results
 : >"$results/summary"
+: >"$results/table" # that of an earlier run must not stand in for this one's
 failed=0
 
 step() { # step SECONDS NAME COMMAND...: what it prints goes to the terminal and to $results/NAME
@@ -32,7 +34,7 @@ step() { # step SECONDS NAME COMMAND...: what it prints goes to the terminal and
   echo "- $name: $outcome, $((SECONDS - began)) s" | tee -a "$results/summary"
 }
 
-step 60 tests "$PYTHON" -m pytest -q -p no:cacheprovider tests/test_gpu.py tests/test_gru.py
+step 100 tests "$PYTHON" -m pytest -q -p no:cacheprovider tests/test_gpu.py tests/test_gru.py
 step 120 benchmark "$PYTHON" benchmarks/ppo.py --device cuda --repetitions 3 --out "$results/table"
 step 60 toy "$PYTHON" -m rltokens.ppo --task toy --device cuda --runs "$results/runs"
 
@@ -43,7 +45,7 @@ step 60 toy "$PYTHON" -m rltokens.ppo --task toy --device cuda --runs "$results/
   echo
   cat "$results/summary"
   echo
-  cat "$results/table" 2>/dev/null || echo "The benchmark did not finish."
+  if [ -s "$results/table" ]; then cat "$results/table"; else echo "The benchmark did not finish."; fi
   echo
   echo "The toy, whose best policy is known (\`python -m rltokens.ppo --task toy --device cuda\`):"
   echo

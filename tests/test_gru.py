@@ -170,6 +170,25 @@ def test_a_response_ends_with_its_first_eos(model, batch):
         assert tokens[length:].sum() == 0
 
 
+def test_finished_rows_cost_nothing(model, batch, monkeypatch):
+    """After token t only rows that will have another one are computed; the last token is never read."""
+    rows = []
+
+    def watched(table, table_c, weights, tokens, state, **options):
+        rows.append(len(tokens))
+        return cell(table, table_c, weights, tokens, state, **options)
+
+    monkeypatch.setattr(gru, "cell", watched)
+    drawn = generate(model, batch[0].repeat(4, 1), 12, eos=0, generator=torch.Generator().manual_seed(4))
+    running = drawn.mask.sum(dim=0)[1:].tolist()
+    assert running[0] < 4 * B and running[-1] > 0
+    assert rows == [4 * B] * (1 + P) + running
+    rows.clear()
+    model.head.bias.data[0] = 100.0  # all end at once
+    generate(model, batch[0], 12, eos=0, generator=torch.Generator().manual_seed(4))
+    assert rows == [B] * (1 + P)
+
+
 def test_tokens_are_drawn_as_often_as_they_should():
     logp = torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0]).log()
     u = (torch.arange(10_000) + 0.5) / 10_000

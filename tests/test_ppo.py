@@ -189,18 +189,20 @@ def breaks(name, at_call, spoil):
 
 
 SPOILED = {
-    "a policy loss of NaN": (breaks, "clipped_policy_loss", lambda loss: loss * torch.nan),
-    "an infinite value loss": (breaks, "clipped_value_loss", lambda loss: loss + torch.inf),
+    "a policy loss of NaN": ("clipped_policy_loss", lambda loss: loss * torch.nan),
+    "an infinite value loss": ("clipped_value_loss", lambda loss: loss + torch.inf),
     # sqrt has slope infinity at 0, and infinity times 0 is NaN: the loss itself stays as it was.
-    "a policy gradient of NaN": (breaks, "clipped_policy_loss", lambda loss: loss + (loss - loss).sqrt()),
-    "a value gradient of NaN": (breaks, "clipped_value_loss", lambda loss: loss + (loss - loss).sqrt()),
+    "a policy gradient of NaN": ("clipped_policy_loss", lambda loss: loss + (loss - loss).sqrt()),
+    "a value gradient of NaN": ("clipped_value_loss", lambda loss: loss + (loss - loss).sqrt()),
+    # Cut to the norm asked for, such a gradient is 0: nothing would be learned, and nothing would show.
+    "an infinite gradient norm": ("clipped_value_loss", lambda loss: loss + 1e30 * (loss - loss.detach())),
 }
 
 
 @pytest.mark.parametrize("case", SPOILED)
 @pytest.mark.parametrize("at_call", [8, 11])  # the first and the last step of the third iteration
 def test_a_number_that_is_not_finite_ends_the_run_before_it_is_saved(small, case, at_call):
-    make, name, spoil = SPOILED[case]
+    name, spoil = SPOILED[case]
     seen = []
 
     def on_iteration(state, metrics):
@@ -208,7 +210,7 @@ def test_a_number_that_is_not_finite_ends_the_run_before_it_is_saved(small, case
         seen.append(metrics["iteration"])
 
     with pytest.raises(FloatingPointError, match=r"iteration 2: no longer finite: .*saved before is sound"):
-        small(**make(name, at_call, spoil), epochs=4, iterations=4, on_iteration=on_iteration)
+        small(**breaks(name, at_call, spoil), epochs=4, iterations=4, on_iteration=on_iteration)
     assert seen == [0, 1]
 
 
@@ -514,6 +516,14 @@ def test_stop_kl_is_compared_with_the_mean_over_the_epoch(recorded):
     for stop_kl, steps in ((0.45 * largest, 2), (0.55 * largest, 4)):
         calls = recorded(iterations=1, rate=0.05, epochs=2, minibatches=2, stop_kl=stop_kl).calls
         assert len(calls["clipped_policy_loss"]) == steps
+
+
+def test_stop_kl_looks_at_the_last_epoch_alone(recorded):
+    """With KLs of 0 and a in the first two epochs, and stop_kl between a/2 and a, their mean would go on."""
+    calls = recorded(iterations=1, rate=0.05, epochs=2, minibatches=1).calls["clipped_policy_loss"]
+    second = kl_old_of(calls[1].given)
+    calls = recorded(iterations=1, rate=0.05, epochs=4, minibatches=1, stop_kl=0.75 * second).calls
+    assert len(calls["clipped_policy_loss"]) == 2
 
 
 def kl_old_of(given):
