@@ -89,7 +89,8 @@ def kl_gradient_audit(z, z_ref):
     """
     logp, logp_ref = log_softmax(z), log_softmax(z_ref)
     pi, pi_ref = np.exp(logp), np.exp(logp_ref)
-    possible = logp > -700  # what is never drawn has no part in an average over draws
+    # What is never drawn has no part in an average over draws; near e^-745 the inverse of p overflows too.
+    possible = logp > -700
     k1, k2, k3 = kl_estimates(np.where(possible, logp, 0.0), np.where(possible, logp_ref, 0.0))
 
     def average(weights):
