@@ -1,9 +1,11 @@
 """What every exercise must have, and the audit of its checks. A failure says what was forgotten."""
 
 import ast
+import doctest
 import inspect
 import json
 import re
+import sys
 
 import pytest
 from conftest import ROOT
@@ -63,6 +65,13 @@ def test_the_book_shows_the_exercise(exercise):
     assert re.search(rf"\{{exercise\}} {exercise.name}$", pages, re.M), (
         f"add the exercise {exercise.name} to its chapter's page in book/"
     )
+
+
+@each_exercise
+def test_the_example_in_the_docstring_runs(exercise):
+    namespace = dict(vars(sys.modules[exercise.function.__module__]))
+    test = doctest.DocTestParser().get_doctest(exercise.function.__doc__, namespace, exercise.name, None, 0)
+    assert doctest.DocTestRunner().run(test) == (0, len(test.examples))
 
 
 @each_exercise

@@ -10,10 +10,10 @@ import warnings
 
 def warns(function):
     @functools.wraps(function)
-    def warned(*arguments):
+    def warned(*arguments, **named):
         warnings.warn("an honest warning", RuntimeWarning)
         print("still computing", file=sys.stderr)
-        return function(*arguments)
+        return function(*arguments, **named)
 
     return warned
 

@@ -335,7 +335,7 @@ def report(namespace, points):
     width = max(len(exercise) for exercise in points)
     for exercise, worth in points.items():
         with contextlib.redirect_stdout(io.StringIO()):  # what the functions print was seen above
-            state = _state(namespace, exercise)
+            state = state_of(namespace, exercise)
         won += worth if state == "passed" else 0
         print(f"{exercise:<{width}}  {worth} points  {state}")
     total = sum(points.values())
@@ -343,7 +343,8 @@ def report(namespace, points):
     print("The graded cells run these checks and more, on cases that the exercises' texts name.")
 
 
-def _state(namespace, exercise):
+def state_of(namespace, exercise):
+    """Where an exercise stands by its visible checks, in words; "passed" if all of them pass."""
     if exercise not in _seen:
         return "its check cell has not been run"
     results = _run_by_name(namespace, exercise, _seen[exercise])

@@ -57,6 +57,22 @@ def lines(x, curves, xlabel, ylabel, log_y=False):
     return figure
 
 
+def bars(values, ylabel):
+    """One bar a label, with its number above it; `values` maps a label to a number.
+
+    >>> figure = bars({"none": 2.0, "value": 0.5}, "variance")
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['2', '0.5']
+    >>> plt.close(figure)
+    """
+    figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
+    drawn = axes.bar(list(values), list(values.values()), color=BLUE, width=0.6)
+    axes.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=2)
+    axes.set(ylabel=ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 # What a run is watched by: title, the metrics drawn in it, the unit.
 PANELS = (
     ("Reward", ("reward", "gold"), "score"),

@@ -54,6 +54,8 @@ class ExerciseDirective(CourseDirective):
         box += nodes.title("", "", nodes.Text(f"Exercise: {exercise.title}"))
         box += nodes.paragraph("", effort(exercise), classes=["exercise-effort"])
         parse(self, exercise.statement, box)
+        if exercise.given:
+            box += code(exercise.given_source)
         box += code(exercise.stub)
         box += self.hints(exercise.hints)
         answer = details(summary="Show a solution", classes=["solution"])

@@ -8,9 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 import rltokens
-from rltokens.course.source import function_source
+from rltokens.course.source import function_source, reached_from
 
 EXERCISE_LINE = re.compile(r"^\{exercise\}`(\w+)`$", re.M)
+QUESTION = re.compile(
+    r"^:::\{question\} (?P<name>[\w-]+)\n:points: (?P<points>\d+)\n\n(?P<text>.+?)\n\n"
+    r"\*\*Rubric\.\*\* (?P<rubric>.+?)\n:::$",
+    re.M | re.S,
+)
 DIFFICULTIES = ("easy", "medium", "hard")
 
 
@@ -20,12 +25,16 @@ class CourseError(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One function to write: the reference from the package, all else from its file in `graders/`."""
+    """One function to write: the reference from the package, all else from its file in `graders/`.
+
+    An exercise of another kind, such as an input that breaks a given function, has its reference in
+    that file too, since it is no function of the package.
+    """
 
     name: str
     chapter: str
     grader: object  # the module graders/<name>.py
-    function: object  # the reference, rltokens.<name>
+    function: object  # the reference, rltokens.<name> or grader.<name>
 
     title = property(lambda self: self.grader.TITLE)
     statement = property(lambda self: self.grader.STATEMENT.strip())
@@ -37,10 +46,16 @@ class Exercise:
     hidden = property(lambda self: tuple(self.grader.HIDDEN))
     wrong = property(lambda self: tuple(self.grader.WRONG.items()))  # (function, the check meant for it)
     right = property(lambda self: tuple(self.grader.RIGHT))
+    given = property(lambda self: tuple(getattr(self.grader, "GIVEN", ())))  # functions that it is about
 
     @cached_property
     def _source(self):
         return function_source(self.function)
+
+    @property
+    def given_source(self):
+        """The functions that the exercise is about, as text; empty where there are none."""
+        return reached_from(self.grader.__file__, [function.__name__ for function in self.given])
 
     @property
     def stub(self):
@@ -103,14 +118,18 @@ def _load_exercise(root, name, chapter):
     path = root / "graders" / f"{name}.py"
     if not path.is_file():
         raise CourseError(f"solutions/{chapter}.md names the exercise {name}: write graders/{name}.py")
-    if not hasattr(rltokens, name):
-        raise CourseError(f"solutions/{chapter}.md names the exercise {name}: add the function to rltokens")
     # Under a name of its own, so that inspect finds the source and no installed package is shadowed.
     spec = importlib.util.spec_from_file_location(f"graders.{name}", path)
     grader = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = grader
     spec.loader.exec_module(grader)
+    function = getattr(rltokens, name, None) or getattr(grader, name, None)
+    if function is None:
+        raise CourseError(
+            f"solutions/{chapter}.md names the exercise {name}: add the function to rltokens, or to {path} "
+            "if it is of another kind"
+        )
     for setting in ("TITLE", "STATEMENT", "DIFFICULTY", "MINUTES", "POINTS", "HINTS", "VISIBLE", "HIDDEN"):
         if not hasattr(grader, setting):
             raise CourseError(f"{path}: {setting} is missing")
-    return Exercise(name, chapter, grader, getattr(rltokens, name))
+    return Exercise(name, chapter, grader, function)

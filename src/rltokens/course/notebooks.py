@@ -17,10 +17,15 @@ import jupytext
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rltokens.course.exercises import EXERCISE_LINE, CourseError
+from rltokens.course.exercises import EXERCISE_LINE, QUESTION, CourseError
 from rltokens.course.source import names_read, reached_from
+from rltokens.experiment import pack
 
-ALWAYS_GIVEN = ("rltokens.checking", "rltokens.plots", "rltokens.toy")
+ALWAYS_GIVEN = ("rltokens.checking", "rltokens.experiment", "rltokens.plots", "rltokens.toy")
+
+ABOUT_ANSWERS = (
+    "The course's own answers, packed so that you do not read them by chance; the book shows them."
+)
 
 SETUP_CELL = """\
 #@title Set up: run this cell first {{display-mode: "form"}}
@@ -34,7 +39,7 @@ if not Path("given.py").exists() or Path("given.py").read_text(encoding="utf-8")
     Path("given.py").write_text(GIVEN, encoding="utf-8")
 
 import numpy as np
-"""
+{imports}"""
 
 
 class BuildError(CourseError):
@@ -87,22 +92,54 @@ def run_nbgrader(course, command, *arguments):
 
 def assemble(course, chapter, given):
     """The source notebook of a chapter as nbformat's NotebookNode."""
-    cells = [_locked(new_code_cell(SETUP_CELL.format(given=given)), "setup", folded=True)]
+    setup = SETUP_CELL.format(given=given, imports=_import_of_earlier(course, chapter))
+    cells = [_locked(new_code_cell(setup), "setup", folded=True)]
     for cell in jupytext.reads(course.chapters[chapter].text, fmt="md:myst").cells:
         if cell.cell_type == "code":
             cells.append(_prose(new_code_cell(cell.source)))
             continue
         # re.split with one group gives prose, name, prose, name, ..., prose.
         for i, part in enumerate(EXERCISE_LINE.split(cell.source)):
-            if i % 2:
-                cells += _exercise_cells(course.exercises[part])
-            elif part.strip():
-                cells.append(_prose(new_markdown_cell(part.strip())))
+            cells += _exercise_cells(course.exercises[part]) if i % 2 else _prose_cells(part)
     cells.append(_report_cell(course, chapter))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
     nbformat.validate(notebook)
     return notebook
+
+
+def _import_of_earlier(course, chapter):
+    """The functions of earlier chapters, so that the answers of this one can be built on them."""
+    earlier = sorted(e.name for e in course.exercises.values() if e.chapter < chapter and _in_package(e))
+    return f"from given import {', '.join(earlier)}\n" if earlier else ""
+
+
+def _in_package(exercise):
+    return exercise.function.__module__.startswith("rltokens.")
+
+
+def _prose_cells(text):
+    """Markdown cells; a question that a person grades becomes two, the text and the place to answer."""
+    cells, end = [], 0
+    for question in QUESTION.finditer(text):
+        cells += _markdown(text[end : question.start()]) + _question_cells(**question.groupdict())
+        end = question.end()
+    return cells + _markdown(text[end:])
+
+
+def _markdown(text):
+    return [_prose(new_markdown_cell(text.strip()))] if text.strip() else []
+
+
+def _question_cells(name, points, text, rubric):
+    """What nbgrader calls a manually graded task: the instructor's copy holds the rubric as the answer."""
+    statement = new_markdown_cell(
+        f"### In your own words\n\n**`{name}`** · {points} points, read and graded by a person\n\n{text}"
+    )
+    answer = new_markdown_cell(f"### BEGIN SOLUTION\nRubric. {rubric}\n### END SOLUTION")
+    answer.metadata.nbgrader = _nbgrader(name, grade=True, solution=True, points=int(points))
+    answer.id = name
+    return [_locked(statement, f"{name}-question"), answer]
 
 
 def _exercise_cells(exercise):
@@ -129,8 +166,10 @@ def _exercise_cells(exercise):
         + "\n### END HIDDEN TESTS"
     )
     graded.metadata.nbgrader = _nbgrader(f"{name}-graded", grade=True, locked=True, points=exercise.points)
+    given = [_locked(new_code_cell(exercise.given_source), f"{name}-given")] if exercise.given else []
     cells = [
         _locked(new_markdown_cell(heading), f"{name}-statement"),
+        *given,
         answer,
         _locked(
             new_code_cell(grader_code(exercise, exercise.visible, "check(globals(), {})", "given")),
@@ -182,8 +221,10 @@ def _imported_names(path):
 def given_source(course, chapter):
     """One file that holds what the chapter's notebook needs of the package, and none of its answers."""
     exercises = [course.exercises[name] for name in course.chapters[chapter].exercises]
-    own = {exercise.function.__module__ for exercise in exercises}
-    earlier = [e.function.__module__ for e in course.exercises.values() if e.chapter < chapter]
+    own = {exercise.function.__module__ for exercise in exercises if _in_package(exercise)}
+    earlier = [
+        e.function.__module__ for e in course.exercises.values() if e.chapter < chapter and _in_package(e)
+    ]
     for_checks = [
         module
         for exercise in exercises
@@ -206,21 +247,22 @@ def given_source(course, chapter):
 
     for module in dict.fromkeys([*ALWAYS_GIVEN, *earlier, *for_checks]):
         visit(module)
-    bodies = [
-        _standalone(Path(import_module(module).__file__).read_text(encoding="utf-8")) for module in order
-    ]
+    bodies = [_standalone(module) for module in order]
     imports = sorted({line for lines, _ in bodies for line in lines})
+    answers = "\n\n\n".join(_standalone(module)[1] for module in sorted(own))
     text = (
         f'"""What the notebook of {chapter} is given: generated, not to be changed."""\n\n'
-        + "\n".join(imports) + "\n\n\n" + "\n\n\n".join(body for _, body in bodies) + "\n"
+        + "\n".join(imports) + "\n\n\n" + "\n\n\n".join(body for _, body in bodies)
+        + f"\n\n\n# {ABOUT_ANSWERS}\nCOURSE = unpack({pack(answers)!r})\n"
     )  # fmt: skip
     if "'''" in text:
         raise BuildError(f"{chapter}: given.py holds ''' and cannot stand in the notebook's first cell")
     return text
 
 
-def _standalone(text):
+def _standalone(module):
     """(imports, the rest) of a module without its docstring, validation, and imports from the package."""
+    text = Path(import_module(module).__file__).read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     imports, dropped = [], set()
     for node in tree.body:

@@ -34,7 +34,7 @@ def reached_from(module_file, roots, leave_out=()):
         name = todo.pop()
         if name in defined and name not in needed and name not in leave_out:
             needed.add(name)
-            todo += names_read(defined[name])
+            todo += names_read(defined[name]) - _parameters(defined[name])
     nodes = {defined[name].lineno: defined[name] for name in needed}
     return "\n\n\n".join(
         "\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for _, node in sorted(nodes.items())
@@ -44,6 +44,11 @@ def reached_from(module_file, roots, leave_out=()):
 def names_read(node):
     """Every name that the code of `node` reads."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _parameters(node):
+    """A parameter hides what the module calls by its name."""
+    return {argument.arg for argument in node.args.args} if isinstance(node, ast.FunctionDef) else set()
 
 
 def _names_bound(node):
