@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from rltokens.course import notebooks
+from rltokens.course.exercises import QUESTION
 from rltokens.course.source import function_source, reached_from
 
 # Runs a notebook's code cells in order, as Jupyter would, in a Python that has no rltokens.
@@ -117,6 +118,26 @@ def test_every_exercise_has_its_cells_in_order(course, release):
             given = ["-given"] if course.exercises[name].given else []
             kinds = ["-statement", *given, "", "-checks", "-hints", "-graded"]
             assert ids[at : at + len(kinds)] == [name + kind for kind in kinds]
+
+
+@pytest.mark.slow
+def test_questions_are_graded_by_a_person_and_rubrics_stay_with_the_instructor(course, release):
+    for chapter in course.chapters.values():
+        questions = [match.groupdict() for match in QUESTION.finditer(chapter.text)]
+        assert 1 <= len(questions) <= 2
+        assert chapter.text.count(":::{question}") == len(questions), (
+            "a question is not of the form asked for"
+        )
+        cells = {cell.id: cell for cell in cells_of(release, chapter.name)}
+        source = notebooks.assemble(course, chapter.name, "")
+        for question in questions:
+            answer, (full,) = cells[question["name"]], [c for c in source.cells if c.id == question["name"]]
+            assert answer.source == "YOUR ANSWER HERE"
+            assert answer.metadata.nbgrader.grade and answer.metadata.nbgrader.solution
+            assert answer.metadata.nbgrader.points == int(question["points"])
+            assert question["text"] in cells[f"{question['name']}-question"].source
+            assert question["rubric"] in full.source
+            assert not any(question["rubric"] in cell.source for cell in cells.values())
 
 
 @pytest.mark.slow
