@@ -156,6 +156,9 @@ def agrees_on_any_batch(token_logprobs, rng):
             rltokens.token_logprobs(logits, tokens, mask),
             f"a random ragged batch of {rows} rows, its mask of type {kind.__name__}, comes out wrong",
         )
+    logits, tokens, mask = np.full((1, 2, 1), 5.0), np.zeros((1, 2), dtype=int), np.array([[1, 0]])
+    message = "with a single word in the vocabulary every token is certain"
+    same(must_not_raise("IndexError", message, token_logprobs, logits, tokens, mask), [[0.0, 0.0]], message)
 
 
 VISIBLE = [reads_off_the_drawn_token, is_zero_at_padding, normalizes_the_logits]
@@ -282,3 +285,10 @@ def through_torch(logits, tokens, mask):
 
 
 RIGHT = [loop_over_tokens, picks_the_real_ones, through_torch]
+
+
+# Changes to the reference that make no difference, and why: see `rltokens audit --mutants`.
+EQUIVALENT = {
+    "z = np.where(True, logits, 0.0)": "padding is left out again further down",
+    "z = np.where(real[..., None], logits, 1.0)": "padding is left out again further down",
+}

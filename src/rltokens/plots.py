@@ -7,7 +7,7 @@ no figure relies on colour alone.
 import matplotlib.pyplot as plt
 import numpy as np
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+BLUE, ORANGE, GREEN, GREY, PURPLE = "#0072B2", "#D55E00", "#009E73", "#8C8C8C", "#CC79A7"
 MARKERS = "osD^v"
 
 
@@ -47,13 +47,30 @@ def lines(x, curves, xlabel, ylabel, log_y=False):
     """
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for i, (label, y) in enumerate(curves.items()):
-        colour = (BLUE, ORANGE, GREEN, GREY)[i % 4]
+        colour = (BLUE, ORANGE, GREEN, GREY, PURPLE)[i % 5]
         axes.plot(x, y, color=colour, marker=MARKERS[i % 5], markevery=max(1, len(x) // 8), label=label)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     if log_y:
         axes.set_yscale("log")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    return figure
+
+
+def bands(x, curves, xlabel, ylabel, log_y=False):
+    """`lines` with a band from the lowest to the highest seed; `curves` maps a label to (seeds, N).
+
+    >>> figure = bands([0, 1], {"reward": [[0.1, 0.4], [0.3, 0.6]]}, xlabel="step", ylabel="score")
+    >>> figure.axes[0].lines[0].get_ydata()  # the mean over the seeds
+    array([0.2, 0.5])
+    >>> plt.close(figure)
+    """
+    curves = {label: np.asarray(seeds, dtype=np.float64) for label, seeds in curves.items()}
+    means = {label: seeds.mean(axis=0) for label, seeds in curves.items()}
+    figure = lines(x, means, xlabel, ylabel, log_y)
+    axes = figure.axes[0]
+    for line, seeds in zip(axes.lines, curves.values(), strict=True):
+        axes.fill_between(x, seeds.min(axis=0), seeds.max(axis=0), color=line.get_color(), alpha=0.2, lw=0)
     return figure
 
 

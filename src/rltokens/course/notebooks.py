@@ -245,7 +245,10 @@ def given_source(course, chapter):
                 visit(needed)
         order.append(module)
 
-    for module in dict.fromkeys([*ALWAYS_GIVEN, *earlier, *for_checks]):
+    for_prose = re.findall(r"^given: (.+)$", course.chapters[chapter].text, re.M)  # in the text's header
+    asked_for = [f"rltokens.{name}" for names in for_prose for name in names.split()]
+
+    for module in dict.fromkeys([*ALWAYS_GIVEN, *earlier, *for_checks, *asked_for]):
         visit(module)
     bodies = [_standalone(module) for module in order]
     imports = sorted({line for lines, _ in bodies for line in lines})
