@@ -71,7 +71,7 @@ def read_column(table, column):
     return [table[episode][column] for episode in "abcdef"]
 
 
-def must_be(got, episode, expected, message):
+def entry_must_be(got, episode, expected, message):
     value = got["abcdef".index(episode)]
     if type(value) is not type(expected) or value != expected:
         raise Wrong(message, f"episode {episode}: got {value!r}")
@@ -79,47 +79,51 @@ def must_be(got, episode, expected, message):
 
 def eos_ends_an_episode(episode_ends, rng):
     how = read_column(episode_ends(), 0)
-    must_be(how, "a", "terminated", "episode a: an EOS in the response terminates it")
-    must_be(how, "c", "truncated", "episode c: four tokens and no EOS is a response that was cut off")
-    must_be(how, "d", "terminated", "episode d: a response may consist of EOS alone; then it is terminated")
+    entry_must_be(how, "a", "terminated", "episode a: an EOS in the response terminates it")
+    entry_must_be(how, "c", "truncated", "episode c: four tokens and no EOS is a response that was cut off")
+    entry_must_be(
+        how, "d", "terminated", "episode d: a response may consist of EOS alone; then it is terminated"
+    )
 
 
 def eos_counts_as_a_token(episode_ends, rng):
     tokens = read_column(episode_ends(), 1)
-    must_be(tokens, "a", 3, "episode a: EOS is drawn like any other token, and it counts")
-    must_be(tokens, "d", 1, "episode d: a lone EOS is a response of one token")
+    entry_must_be(tokens, "a", 3, "episode a: EOS is drawn like any other token, and it counts")
+    entry_must_be(tokens, "d", 1, "episode d: a lone EOS is a response of one token")
 
 
 def eos_beats_the_cap(episode_ends, rng):
     how = read_column(episode_ends(), 0)
-    must_be(how, "c", "truncated", "episode c: it ended without EOS")
-    must_be(
+    entry_must_be(how, "c", "truncated", "episode c: it ended without EOS")
+    entry_must_be(
         how, "b", "terminated", "episode b: EOS as the very last token still terminates: nothing was cut off"
     )
 
 
 def what_follows_the_end_is_no_token(episode_ends, rng):
     tokens = read_column(episode_ends(), 1)
-    must_be(tokens, "c", 4, "episode c: no EOS, so all four tokens count")
-    must_be(tokens, "e", 2, "episode e: the response ends with its first EOS, what stands behind is padding")
+    entry_must_be(tokens, "c", 4, "episode c: no EOS, so all four tokens count")
+    entry_must_be(
+        tokens, "e", 2, "episode e: the response ends with its first EOS, what stands behind is padding"
+    )
 
 
 def the_prompt_is_not_the_response(episode_ends, rng):
     how, tokens, _ = (read_column(episode_ends(), column) for column in range(3))
-    must_be(how, "f", "terminated", "episode f: the prompt's length does not count towards the cap")
-    must_be(tokens, "f", 2, "episode f: the response has two tokens; an EOS in the prompt ends nothing")
+    entry_must_be(how, "f", "terminated", "episode f: the prompt's length does not count towards the cap")
+    entry_must_be(tokens, "f", 2, "episode f: the response has two tokens; an EOS in the prompt ends nothing")
 
 
 def only_a_cut_response_is_bootstrapped(episode_ends, rng):
     bootstrap = read_column(episode_ends(), 2)
-    must_be(
+    entry_must_be(
         bootstrap,
         "c",
         True,
         "episode c: the text would have gone on, so the critic's value stands in for the rest",
     )
     for episode in "abdef":
-        must_be(
+        entry_must_be(
             bootstrap,
             episode,
             False,
@@ -139,7 +143,9 @@ def agrees_with_response_mask(episode_ends, rng):
     tokens = read_column(episode_ends(), 1)
     for episode, text in printed.items():
         count = int(rltokens.response_mask([text], eos=9).sum())
-        must_be(tokens, episode, count, f"episode {episode}: `response_mask` counts another number of tokens")
+        entry_must_be(
+            tokens, episode, count, f"episode {episode}: `response_mask` counts another number of tokens"
+        )
 
 
 VISIBLE = [eos_ends_an_episode, eos_counts_as_a_token]

@@ -253,5 +253,5 @@ RIGHT = [loop_over_rows, one_line, through_torch]
 EQUIVALENT = {
     "shifted = z - np.where(np.isneginf(peak), 1.0, peak)": "-inf less a finite number is -inf",
     "return shifted - np.log(np.where(total > 0, total, 2.0))": "-inf less a finite number is -inf",
-    "return shifted - np.log(np.where(total > 1, total, 1.0))": "the sum is at least 1, or the row is minus infinity",
+    "return shifted - np.log(np.where(total > 1, total, 1.0))": "the sum is at least 1, or the row all -inf",
 }

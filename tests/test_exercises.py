@@ -14,6 +14,7 @@ from rltokens.course import audit
 from rltokens.course.cli import main
 from rltokens.course.exercises import DIFFICULTIES, CourseError, grader_files, load_course
 from rltokens.course.notebooks import given_source
+from rltokens.course.source import names_bound, reached_from
 
 EXERCISES = list(load_course(ROOT).exercises.values())
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
@@ -57,6 +58,19 @@ def test_visible_checks_know_no_reference(exercise):
     for check in exercise.visible:
         names = {n.id for n in ast.walk(ast.parse(inspect.getsource(check))) if isinstance(n, ast.Name)}
         assert "rltokens" not in names, f"{check.__name__} is printed in the notebook, which has no rltokens"
+
+
+def test_no_two_exercises_of_a_notebook_share_a_helper():
+    """Their checks live in one notebook: a helper of the one would take the place of the other's."""
+    seen = {}
+    for exercise in EXERCISES:
+        checks = {check.__name__ for check in (*exercise.visible, *exercise.hidden)}
+        for node in ast.parse(reached_from(exercise.grader.__file__, checks)).body:
+            for name in names_bound(node):
+                if name not in checks:  # these are handed over as functions, and not looked up
+                    code = ast.unparse(node)
+                    other, first = seen.setdefault((exercise.chapter, name), (exercise.name, code))
+                    assert code == first, f"{exercise.name} and {other} define {name} differently"
 
 
 @each_exercise
@@ -106,8 +120,8 @@ def test_no_work_earns_nothing(exercise):
 def test_the_audit_command(capsys):
     assert main(["audit", "--course", str(ROOT), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["exercises"] == len(EXERCISES) >= 6
-    assert found["wrong_answers"] == sum(len(e.wrong) for e in EXERCISES) >= 4 * 6
+    assert found["exercises"] == len(EXERCISES) >= 20
+    assert found["wrong_answers"] == sum(len(e.wrong) for e in EXERCISES) >= 85
     assert found["accepted_wrong"] == found["rejected_right"] == []
     assert main(["audit", "--course", str(ROOT)]) == 0
     assert "No answer is misjudged." in capsys.readouterr().out

@@ -15,7 +15,11 @@ def pack(source):
 
 
 def unpack(packed):
-    """The functions of a packed source, by name. They may use whatever this module defines."""
+    """The functions of a packed source, by name. They may use whatever this module defines.
+
+    >>> unpack(pack("double = lambda x: 2 * x"))["double"](3)
+    6
+    """
     namespace = dict(globals())
     exec(zlib.decompress(base64.b85decode(packed)).decode(), namespace)
     return namespace

@@ -27,7 +27,7 @@ def reached_from(module_file, roots, leave_out=()):
     lines = text.splitlines()
     defined = {}
     for node in ast.parse(text).body:
-        for name in _names_bound(node):
+        for name in names_bound(node):
             defined[name] = node
     needed, todo = set(), list(roots)
     while todo:
@@ -51,7 +51,7 @@ def _parameters(node):
     return {argument.arg for argument in node.args.args} if isinstance(node, ast.FunctionDef) else set()
 
 
-def _names_bound(node):
+def names_bound(node):
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, ast.Assign):
