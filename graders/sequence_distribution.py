@@ -251,5 +251,5 @@ RIGHT = [loop_over_responses, by_scoring, recursive]
 
 # Changes to the reference that make no difference, and why: see `rltokens audit --mutants`.
 EQUIVALENT = {
-    "total = (total[:, None] + logp[first_row:first_row + rows]).reshape(-2)": "any negative number means the size that fits",
+    "total = (total[:, None] + logp[first_row:first_row + rows]).reshape(-2)": "-2 means what -1 does",
 }

@@ -44,21 +44,15 @@ def mutants(function):
             changed = copy.deepcopy(tree)
             nodes = [node for statement in changed.body[0].body[1:] for node in ast.walk(statement)]
             _changes(nodes[place])[change]()
-            statement = next(
-                s for s in ast.walk(changed) if isinstance(s, ast.stmt) and _line_of(s, nodes[place])
-            )
-            yield ast.unparse(statement).partition("\n")[0], _compiled(changed, function)
+            yield _line(changed, nodes[place]), _compiled(changed, function)
 
 
-def _line_of(statement, node):
-    """Whether this is the innermost statement that the node stands in, its nested ones left out."""
-    own = [statement]
-    while own:
-        current = own.pop()
-        if current is node:
-            return True
-        own += [child for child in ast.iter_child_nodes(current) if not isinstance(child, ast.stmt)]
-    return False
+def _line(tree, node):
+    """The code around the node: the largest statement or expression of at most 90 characters."""
+    around = [part for part in ast.walk(tree) if any(inner is node for inner in ast.walk(part))]
+    plain = [p for p in around if isinstance(p, (ast.stmt, ast.expr)) and not hasattr(p, "body")]
+    parts = [ast.unparse(part) for part in plain]
+    return next((part for part in parts if len(part) <= 90), parts[-1])
 
 
 def _changes(node):
