@@ -42,8 +42,8 @@ serve: $(BOOK)  ## show the built book at http://localhost:8000 (PORT=8000)
 	@echo "The book is at http://localhost:$(or $(PORT),8000); Ctrl-C ends it."
 	@$(PY) -m http.server --bind localhost --directory book/_build/html $(or $(PORT),8000)
 
-audit: $(SETUP)  ## judge every named right and wrong answer by the checks
-	$(VENV)/bin/rltokens audit
+audit: $(SETUP)  ## judge every named right and wrong answer by the checks, and change every reference
+	$(VENV)/bin/rltokens audit --mutants
 
 check: $(SETUP)  ## run the fast tests, under a minute
 	$(PY) -m pytest -m "not slow"

@@ -10,9 +10,11 @@ import sys
 import pytest
 from conftest import ROOT
 
+import rltokens
 from rltokens.course import audit
 from rltokens.course.cli import main
 from rltokens.course.exercises import DIFFICULTIES, CourseError, grader_files, load_course
+from rltokens.course.mutants import mutants, survivors
 from rltokens.course.notebooks import given_source
 from rltokens.course.source import names_bound, reached_from
 
@@ -125,6 +127,30 @@ def test_the_audit_command(capsys):
     assert found["accepted_wrong"] == found["rejected_right"] == []
     assert main(["audit", "--course", str(ROOT)]) == 0
     assert "No answer is misjudged." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@each_exercise
+def test_every_mutant_is_rejected_or_excused(exercise):
+    count, accepted = survivors(exercise)
+    assert accepted == []
+    lines = {line for line, _ in mutants(exercise.function)} if count else set()
+    assert set(getattr(exercise.grader, "EQUIVALENT", {})) <= lines, "EQUIVALENT lists what is no mutant"
+
+
+def test_a_mutant_changes_one_operator():
+    found = dict(mutants(rltokens.masked_mean))
+    assert "real_token = np.asarray(mask) != 1" in found
+    dropped = found["kept = np.where(True, x, 0.0).astype(np.float64)"]
+    assert dropped([[1.0, 5.0]], [[1, 0]]) == 6.0
+    assert rltokens.masked_mean([[1.0, 5.0]], [[1, 0]]) == 1.0
+
+
+def test_the_audit_lists_mutants_that_are_accepted(course):
+    found = audit.audit(course)
+    found["mutants"] = {"mutants": 2, "equivalent": 0, "accepted": ["gae: lam + 1"]}
+    assert audit.misjudged(found)
+    assert "Accepted, a mutant: gae: lam + 1" in audit.table(found)
 
 
 def test_the_audit_tells_what_is_misjudged(course):

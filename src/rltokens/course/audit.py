@@ -3,8 +3,10 @@
 import importlib.util
 
 import numpy as np
+from tqdm import tqdm
 
 from rltokens.checking import Wrong, run_checks
+from rltokens.course.mutants import survivors
 
 # What a check compares must differ between right and wrong by this many times its tolerance.
 MARGIN = 100
@@ -98,6 +100,18 @@ def _needs_torch(answer):
     return "torch" in answer.__code__.co_varnames
 
 
+def judge_mutants(course):
+    """Count the mutants of every reference, and list those that no check rejects, in words."""
+    found = {"mutants": 0, "equivalent": 0, "accepted": []}
+    # disable=None: no bar where the output is no terminal.
+    for exercise in tqdm(course.exercises.values(), desc="mutants", unit="exercise", disable=None):
+        count, accepted = survivors(exercise)
+        found["mutants"] += count
+        found["equivalent"] += len(getattr(exercise.grader, "EQUIVALENT", {}))
+        found["accepted"] += [f"{exercise.name}: {line}" for line in accepted]
+    return found
+
+
 def table(found):
     """The audit as text: a line a chapter, the sum, and every misjudged answer."""
     head = f"{'chapter':<10}{'exercises':>10}{'points':>8}{'wrong answers':>15}{'right answers':>15}"
@@ -112,8 +126,16 @@ def table(found):
     lines += [f"Skipped: {sentence}" for sentence in found["skipped"]]
     if not found["accepted_wrong"] and not found["rejected_right"]:
         lines.append("No answer is misjudged.")
+    if "mutants" in found:
+        mutants = found["mutants"]
+        lines += [f"Accepted, a mutant: {line}" for line in mutants["accepted"]]
+        lines.append(
+            f"{mutants['mutants']} mutants of the references: {len(mutants['accepted'])} accepted, "
+            f"{mutants['equivalent']} listed as equivalent, the others rejected."
+        )
     return "\n".join(lines)
 
 
 def misjudged(found):
-    return bool(found["accepted_wrong"] or found["rejected_right"])
+    accepted_mutants = found.get("mutants", {}).get("accepted")
+    return bool(found["accepted_wrong"] or found["rejected_right"] or accepted_mutants)

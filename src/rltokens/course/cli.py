@@ -29,6 +29,11 @@ def _parser():
 
     audit = command("audit", _audit, "Judge every named right and wrong answer; exit 1 if one is misjudged.")
     audit.add_argument("--json", action="store_true", help="print the result as JSON")
+    audit.add_argument(
+        "--mutants",
+        action="store_true",
+        help="also change every reference, one operator at a time (a minute)",
+    )
 
     notebooks = command("notebooks", _notebooks, "Write the student notebooks through nbgrader.")
     notebooks.add_argument("--release", default="release", help="where to (default: release)")
@@ -38,9 +43,11 @@ def _parser():
 
 
 def _audit(course, arguments):
-    from rltokens.course.audit import audit, misjudged, table
+    from rltokens.course.audit import audit, judge_mutants, misjudged, table
 
     found = audit(course)
+    if arguments.mutants:
+        found["mutants"] = judge_mutants(course)
     print(json.dumps(found, indent=2) if arguments.json else table(found))
     return 1 if misjudged(found) else 0
 
