@@ -2,12 +2,16 @@
 
 import io
 import json
+import re
 import urllib.error
 import urllib.request
 import zipfile
 
+import numpy as np
 import pytest
 from browser import ROOT, SITE, View, open_browser, pages, serve_book
+
+import rltokens
 
 pytestmark = pytest.mark.slow
 
@@ -282,3 +286,59 @@ def test_links_within_the_book(views, address):
         elif not (SITE / target.partition("?")[0]).is_file():
             lost.append(f"{path}: {href}, no such file")
     fail_on(lost, "links")
+
+
+def test_widgets_compute_what_the_package_does(views, address):
+    view = views()
+    view.page.goto(f"{address}/{first_page_with('widget')}")
+    rng = np.random.default_rng(0)
+    deltas, (logp, reward) = rng.normal(size=5), rng.normal(size=(2, 8))
+    logp = rltokens.log_softmax(logp)
+    found = view.page.evaluate(
+        """async ([deltas, lambda, logp, reward, beta]) => {
+          const w = await import(document.querySelector('script[src*="widgets.mjs"]').src);
+          const {logp: star, logZ} = w.tilt(logp, reward, beta);
+          return {gae: w.gae(deltas, lambda), star, logZ, kl: w.kl(star, logp), mean: w.mean(star, reward)};
+        }""",
+        [deltas.tolist(), 0.7, logp.tolist(), reward.tolist(), 0.3],
+    )
+    star, log_z = rltokens.optimal_policy(logp, reward, 0.3)
+    advantages, _ = rltokens.gae(deltas[None], np.zeros((1, 5)), np.ones((1, 5)), lam=0.7)
+    np.testing.assert_allclose(found["gae"], advantages[0], atol=1e-12)
+    np.testing.assert_allclose(found["star"], star, atol=1e-12)
+    np.testing.assert_allclose(found["logZ"], log_z, atol=1e-12)
+    np.testing.assert_allclose(found["kl"], rltokens.kl_divergence(np.exp(star), np.exp(logp)), atol=1e-12)
+    np.testing.assert_allclose(found["mean"], np.exp(star) @ reward, atol=1e-12)
+
+
+def test_widgets_are_moved_by_keyboard(views, address):
+    """Each widget says something else after the first slider was moved, and its drawing says so too."""
+    view = views()
+    for path in pages():
+        if 'class="widget"' not in (SITE / path).read_text("utf-8"):
+            continue
+        view.page.goto(f"{address}/{path}")
+        for widget in view.page.locator(".widget").all():
+            said, drawn = widget.locator(".widget-said"), widget.locator("svg")
+            before = said.inner_text(), drawn.get_attribute("aria-label")
+            widget.locator("input").first.focus()
+            for _ in range(5):
+                view.page.keyboard.press("ArrowLeft")
+            assert said.inner_text() != before[0]
+            assert drawn.get_attribute("aria-label") != before[1]
+
+
+def test_the_flattered_widget_turns_down(views, address):
+    """As the price falls the proxy climbs, and the truth climbs and falls: what the page says of it."""
+    view = views()
+    view.page.goto(f"{address}/objective.html")
+    widget = view.page.locator('[data-widget="flattery"]')
+    proxy, truth = [], []
+    widget.locator("input").first.focus()
+    for _ in range(50):
+        numbers = re.findall(r"-?\d+\.\d+", widget.locator(".widget-said").inner_text())
+        proxy.append(float(numbers[0]))
+        truth.append(float(numbers[1]))
+        view.page.keyboard.press("ArrowLeft")
+    assert proxy == sorted(proxy) and proxy[-1] > proxy[0]
+    assert max(truth) > truth[0] + 0.05 and truth[-1] < truth[0]

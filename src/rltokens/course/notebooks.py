@@ -109,9 +109,14 @@ def assemble(course, chapter, given):
 
 
 def _import_of_earlier(course, chapter):
-    """The functions of earlier chapters, so that the answers of this one can be built on them."""
-    earlier = sorted(e.name for e in course.exercises.values() if e.chapter < chapter and _in_package(e))
-    return f"from given import {', '.join(earlier)}\n" if earlier else ""
+    """The functions of earlier chapters, and those of the toy that the course's own answers call."""
+    earlier = {e.name for e in course.exercises.values() if e.chapter < chapter and _in_package(e)}
+    answers = [course.exercises[name].solution for name in course.chapters[chapter].exercises]
+    called = {name for answer in answers for name in names_read(ast.parse(answer))}
+    in_toy = vars(import_module("rltokens.toy"))
+    toy = {name for name in called if getattr(in_toy.get(name), "__module__", None) == "rltokens.toy"}
+    names = sorted(earlier | toy)
+    return f"from given import {', '.join(names)}\n" if names else ""
 
 
 def _in_package(exercise):
