@@ -319,7 +319,7 @@ def test_widgets_are_moved_by_keyboard(views, address):
             continue
         view.page.goto(f"{address}/{path}")
         for widget in view.page.locator(".widget").all():
-            said, drawn = widget.locator(".widget-said"), widget.locator("svg")
+            said, drawn = widget.locator(".widget-said"), widget.locator("svg").first
             before = said.inner_text(), drawn.get_attribute("aria-label")
             widget.locator("input").first.focus()
             for _ in range(5):

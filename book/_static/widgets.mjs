@@ -52,6 +52,8 @@ function slider(label, {min, max, step, value}, show, changed) {
           get value() { return Number(input.value); }};
 }
 
+const caption = (words) => el("p", {class: "widget-caption"}, words);
+
 /** An empty drawing of this size that scales with the page. */
 const canvas = (width, height) => draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", class: "widget-drawing"});
 
@@ -89,7 +91,7 @@ const number = (x, digits = 2) => (Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).to
 
 const WIDGETS = {
   credit(box, {deltas}, said) {
-    const svg = canvas(600, 210);
+    const svg = canvas(600, 200);
     const inputs = deltas.map((value, t) =>
       slider(`delta of token ${t + 1}`, {min: -1, max: 1, step: 0.05, value}, (x) => number(x), () => show()));
     const lambda = slider("lambda", {min: 0, max: 1, step: 0.05, value: 0.5}, (x) => number(x), () => show());
@@ -98,23 +100,22 @@ const WIDGETS = {
       const a = gae(d, lambda.value);
       const weights = d.map((_, l) => lambda.value ** l);
       svg.replaceChildren();
-      text(svg, "delta", 0, 16);
-      text(svg, "advantage", 310, 16);
-      bars(svg, d, {x: 0, y: 110, width: 280, height: 80, high: 2, marked: () => true});
-      bars(svg, a, {x: 310, y: 110, width: 280, height: 80, high: 2});
+      bars(svg, d, {x: 0, y: 80, width: 280, height: 80, high: 2, marked: () => true});
+      bars(svg, a, {x: 310, y: 80, width: 280, height: 80, high: 2});
       d.forEach((value, t) => {
-        text(svg, number(value), 280 * (t + 0.5) / d.length, 206, "middle");
-        text(svg, number(a[t]), 310 + 280 * (t + 0.5) / d.length, 206, "middle");
+        text(svg, number(value), 280 * (t + 0.5) / d.length, 190, "middle");
+        text(svg, number(a[t]), 310 + 280 * (t + 0.5) / d.length, 190, "middle");
       });
       svg.setAttribute("aria-label", `deltas ${d.map((x) => number(x)).join(", ")}; advantages ${a.map((x) => number(x)).join(", ")}`);
       said(`The first token's advantage, ${number(a[0])}, weights the deltas with ${weights.map((w) => number(w)).join(", ")}.`);
     };
-    box.append(...inputs.map((input) => input.row), lambda.row, svg);
+    box.append(...inputs.map((input) => input.row), lambda.row,
+      caption("Filled: the delta of each token. Open: its advantage."), svg);
     show();
   },
 
   frontier(box, {logp, reward}, said) {
-    const svg = canvas(600, 360);
+    const svg = canvas(600, 130), plane = canvas(600, 150);
     const at = (beta) => {
       const {logp: star, logZ} = tilt(logp, reward, beta);
       return {star, logZ, earned: mean(star, reward), far: kl(star, logp)};
@@ -126,20 +127,25 @@ const WIDGETS = {
       const beta = 10 ** price.value;
       const {star, logZ, earned, far} = at(beta);
       svg.replaceChildren();
-      text(svg, "probability of the 64 responses, rewarded ones filled", 0, 14);
-      bars(svg, star.map(Math.exp), {x: 0, y: 150, width: 600, height: 120, high: 0.3, marked: (i) => reward[i] > 0});
-      text(svg, "expected reward against KL to the reference, for all prices", 0, 186);
-      curve(svg, path, [far, earned], {x: 0, y: 340, width: 590, height: 135, xHigh: 2.6, yHigh: 1}, "first");
-      svg.append(draw("line", {x1: 0, x2: 590, y1: 340, y2: 340, class: "widget-line"}));
+      plane.replaceChildren();
+      bars(svg, star.map(Math.exp), {x: 0, y: 125, width: 600, height: 120, high: 0.3, marked: (i) => reward[i] > 0});
+      curve(plane, path, [far, earned], {x: 6, y: 142, width: 584, height: 135, xHigh: 2.6, yHigh: 1}, "first");
+      plane.append(draw("line", {x1: 0, x2: 600, y1: 142, y2: 142, class: "widget-line"}));
       svg.setAttribute("aria-label", `At beta ${number(beta, 3)} the optimum earns ${number(earned, 3)} at ${number(far, 3)} nats.`);
+      plane.setAttribute("aria-label", `A rising curve of expected reward over KL; the dot stands at ${number(far)} nats, ${number(earned)}.`);
       said(`The optimum earns ${number(earned, 3)}, ${number(far, 3)} nats from the reference; its objective is beta log Z = ${number(beta * logZ, 3)}.`);
     };
-    box.append(price.row, svg);
+    box.append(price.row, caption("Probability of the 64 responses, rewarded ones filled:"), svg,
+      caption("Expected reward (up) against KL to the reference (right), for all prices:"), plane);
     show();
   },
 
   flattery(box, {texts, logp, reward, truth}, said) {
-    const svg = canvas(600, 370);
+    const svg = canvas(600, 140);
+    const answers = texts.map((words) => {
+      const bar = el("span", {class: "widget-share"}), share = el("span");
+      return {bar, share, row: el("li", {}, el("span", {}, words), el("span", {class: "widget-track"}, bar), share)};
+    });
     const at = (beta) => {
       const {logp: star} = tilt(logp, reward, beta);
       return {star, proxy: mean(star, reward), real: mean(star, truth), far: kl(star, logp)};
@@ -150,21 +156,19 @@ const WIDGETS = {
     const show = () => {
       const {star, proxy, real, far} = at(10 ** price.value);
       svg.replaceChildren();
-      texts.forEach((words, i) => {
-        const y = 24 + 32 * i, share = Math.exp(star[i]);
-        text(svg, words, 0, y);
-        svg.append(draw("rect", {x: 350, y: y - 14, width: Math.max(1, 190 * share), height: 18, class: "widget-bar"}));
-        text(svg, number(share), 556 + 44, y, "end");
+      answers.forEach(({bar, share}, i) => {
+        bar.style.width = `${100 * Math.exp(star[i])}%`;
+        share.textContent = number(Math.exp(star[i]));
       });
-      const box = {x: 0, y: 350, width: 590, height: 120, xHigh: 4, yHigh: 1.7};
-      curve(svg, all.map((one) => [one.far, one.proxy]), [far, proxy], box, "first");
-      curve(svg, all.map((one) => [one.far, one.real]), [far, real], box, "second");
-      svg.append(draw("line", {x1: 0, x2: 590, y1: 350, y2: 350, class: "widget-line"}));
-      text(svg, "reward model: solid. True quality: dashed. Against KL to the reference.", 0, 220);
-      svg.setAttribute("aria-label", texts.map((words, i) => `${words} ${number(Math.exp(star[i]))}`).join(" "));
+      const frame = {x: 6, y: 132, width: 584, height: 122, xHigh: 4, yHigh: 1.7};
+      curve(svg, all.map((one) => [one.far, one.proxy]), [far, proxy], frame, "first");
+      curve(svg, all.map((one) => [one.far, one.real]), [far, real], frame, "second");
+      svg.append(draw("line", {x1: 0, x2: 600, y1: 132, y2: 132, class: "widget-line"}));
+      svg.setAttribute("aria-label", `Two curves over KL. The dots stand at ${number(far)} nats: reward model ${number(proxy)}, true quality ${number(real)}.`);
       said(`The reward model says ${number(proxy)}, the truth is ${number(real)}, at ${number(far)} nats from the reference.`);
     };
-    box.append(price.row, svg);
+    box.append(price.row, el("ul", {class: "widget-answers"}, ...answers.map((answer) => answer.row)),
+      caption("Solid: the reward model's score. Dashed: the true quality. To the right: KL to the reference."), svg);
     show();
   },
 };
