@@ -32,7 +32,7 @@ def two_numbers_become_minus_one_and_one(masked_whiten, rng):
     got = masked_whiten(np.array([[1.0, 3.0, 99.0]]), np.array([[1, 1, 0]]))
     has_shape(got, (1, 3), "each token keeps its place: the result has the shape of x")
     message = (
-        "1 and 3 have mean 2 and standard deviation 1 (divide the squares by two, the number of tokens): whitened "
+        "1 and 3 have mean 2 and standard deviation 1 (divide the squares by two tokens): whitened "
         "they are -1 and 1, and padding is 0"
     )
     same(got, [[-1.0, 1.0, 0.0]], message, tolerance=1e-6)
