@@ -910,7 +910,7 @@ except ImportError:
 
 def lifted(*names):
     """Modules in one file as the notebooks get them: no validation, nothing imported from the package."""
-    parts = [_standalone((SOURCE / f"{name}.py").read_text(encoding="utf-8")) for name in names]
+    parts = [_standalone(f"rltokens.{name}") for name in names]
     return "\n".join(sorted({line for lines, _ in parts for line in lines})), "\n\n\n".join(
         body for _, body in parts
     )

@@ -3,7 +3,6 @@
 import itertools
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -402,10 +401,7 @@ def test_a_function_that_is_handed_in_drives_the_run(name):
 
 def lifted(*modules):
     """The modules as one file that does not know the package, as in a notebook's given.py."""
-    parts = [
-        notebooks._standalone(Path(sys.modules[f"rltokens.{module}"].__file__).read_text(encoding="utf-8"))
-        for module in modules
-    ]
+    parts = [notebooks._standalone(f"rltokens.{module}") for module in modules]
     return "\n".join([*(line for imports, _ in parts for line in imports), *(body for _, body in parts)])
 
 
